@@ -252,7 +252,7 @@ class Interceptor:
         exchange.complete(
             duration_ms, response, context.response_bytes, _describe_closed(one.fault, context.response_bytes)
         )
-        self._recorder.record_response(len(response or b""))
+        self._recorder.count_response_bytes(len(response or b""))
 
     def _apply_fault(self, fault: Fault, context: RequestContext) -> None:
         assert context.reply is not None

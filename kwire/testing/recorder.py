@@ -91,8 +91,8 @@ class Recorder:
             self._total_bytes += exchange.size_bytes
             self._trim()
 
-    def record_response(self, response_bytes: int) -> None:
-        """Count the bytes of a response that an exchange keeps."""
+    def count_response_bytes(self, response_bytes: int) -> None:
+        """Add the size of a response that an exchange keeps, and drop the oldest exchanges if necessary."""
         with self._lock:
             self._total_bytes += response_bytes
             self._trim()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedBroker:
-    """A broker that a test can kill and start. A method has no effect if a fault did that before."""
+    """A broker that a test can kill and start. A method has no effect if a fault has done the same before."""
 
     def __init__(self, environment: SimulatedEnvironment, node_id: int) -> None:
         self.node_id = node_id
@@ -22,7 +22,7 @@ class SimulatedBroker:
         return self._node.is_running
 
     def crash(self) -> None:
-        """Kill the process. `start`, or the end of an injected fault, starts it again."""
+        """Kill the process. `start`, the end of an injected fault, or `stop_faults` starts it again."""
         if self.is_running:
             self._environment.note(f"--- {self._node.name} is killed by the test")
             self._node.die()

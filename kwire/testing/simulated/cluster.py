@@ -1,4 +1,4 @@
-"""A cluster on virtual time, chosen by a seed, in which programs that use asyncio run unchanged.
+"""A cluster on virtual time, in which asyncio programs run unchanged and a seed determines the faults.
 
     with SimulatedCluster(seed=7) as cluster:
         cluster.create_topic("orders", partitions=2)
@@ -69,7 +69,10 @@ class SimulatedCluster:
         size: int = 3,
         faults: bool = True,
     ) -> None:
-        """Create a cluster of `size` brokers with Kafka's configs. `faults` injects faults by the seed."""
+        """Create a cluster of `size` brokers. `config` has Kafka's broker configs, for all brokers.
+
+        With `faults`, the seed determines random faults of the network and of the brokers.
+        """
         if size < 1:
             raise ValueError(f"size={size}: a cluster needs at least one broker")
         self.seed = seed
@@ -134,7 +137,7 @@ class SimulatedCluster:
             self.stop()
 
     def start(self) -> None:
-        """Start all brokers and return once they serve requests."""
+        """Start all brokers, wait until they serve requests, and begin to inject faults."""
         environment = self._environment
         self._exit_stack.enter_context(collect_node_errors(environment.node_errors))
         environment.start()
@@ -146,7 +149,7 @@ class SimulatedCluster:
             self._schedule_fault(self._injector, rng)
 
     def stop(self) -> None:
-        """Release the cluster."""
+        """Restore the logging that `start` changed. The brokers are not shut down."""
         self._exit_stack.close()
 
     def _schedule_fault(self, injector: FaultInjector, rng: random.Random) -> None:
@@ -169,8 +172,9 @@ class SimulatedCluster:
     ) -> T | None:
         """Run a coroutine and return its result. Raises TimeoutError after `timeout_s` of virtual time.
 
-        With `kill_after_s`, kill the program at that time: its connections break, and nothing that it does
-        during its cancellation reaches a broker. The result is None then, unless the program ended before.
+        With `kill_after_s`, the program is killed after this time, and `timeout_s` has no effect. The
+        program's connections break, and nothing that it does during its cancellation reaches a broker. The
+        result is None, unless the program ended before. Raises Violation if an invariant does not hold.
         """
         environment = self._environment
         lasts_s = timeout_s if kill_after_s is None else kill_after_s
@@ -204,7 +208,7 @@ class SimulatedCluster:
 
     @property
     def now_s(self) -> float:
-        """The time in seconds since the start."""
+        """The virtual time in seconds since the cluster was created."""
         return self._environment.now_ms / 1000
 
     # --- faults, also while a program runs
@@ -217,11 +221,14 @@ class SimulatedCluster:
         self._environment.network.isolate(self._environment.nodes[broker_id].host.name)
 
     def heal(self) -> None:
-        """Restore the network."""
+        """Restore all links, including links that injected faults have cut."""
         self._environment.network.heal()
 
     def stop_faults(self) -> None:
-        """Stop all faults, and return once all replicas are in sync. Raises Violation after a timeout."""
+        """End all faults, start all brokers that are down, and wait until all replicas are in sync.
+
+        Raises Violation if that takes longer than `MAX_CONVERGENCE_MS`.
+        """
         environment = self._environment
         if self._injector is None:
             self._injector = FaultInjector(environment, self._rng("trouble"))
@@ -234,10 +241,10 @@ class SimulatedCluster:
         )
 
     def check(self) -> None:
-        """Stop all faults, and check that all replicas are equal. Raises Violation.
+        """Call `stop_faults`, and raise Violation if replicas of a partition differ.
 
-        The simulation also checks after every event that acknowledged records are in the log, once and in
-        order.
+        The simulation also checks after every event that acknowledged records are in the log, in order and
+        without duplicates.
         """
         self.stop_faults()
         different = replica_differences(self._environment)
@@ -249,7 +256,10 @@ class SimulatedCluster:
     def create_topic(
         self, name: str, *, partitions: int = 1, config: Mapping[str, object] | None = None
     ) -> str:
-        """Create a topic, wait until every partition has a leader, and return the name. Raises ApiError."""
+        """Create a topic, wait until every partition has a leader, and return the topic's name.
+
+        Raises ApiError if a broker returns an error, and Violation after a timeout.
+        """
         environment = self._environment
         topic = CreatableTopic(
             name=name,
@@ -297,7 +307,7 @@ class SimulatedCluster:
         raise Violation(f"no broker has responded to the test within {MAX_CONVERGENCE_MS} ms")
 
     def leader(self, topic: str, partition: int = 0) -> SimulatedBroker:
-        """Return the leader of a partition. Raises LookupError if there is none."""
+        """Return the leader of a partition. Raises LookupError if there is no partition or no leader."""
         found = self._environment.invariants.partition(TopicPartition(topic, partition))
         if found is None or found.leader < 0:
             raise LookupError(f"there is no leader of {topic}-{partition}")

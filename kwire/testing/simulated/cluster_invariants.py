@@ -1,11 +1,13 @@
 """Invariants of all nodes of a simulated cluster, which are checked after each event.
 
-- A partition has at most one leader per leader epoch. Leader epochs and partition epochs only increase. - The
-high watermark of a leader does not decrease. Below its own high watermark, each replica has the same batches
-as the leader: same offsets, leader epochs and CRCs. - The high watermark is only above records that at least
-`min.insync.replicas` replicas have. - Each replica in the ISR has every committed record, if its broker runs
-with the broker epoch that the controller knows. - Leaders are elected from the ISR or the ELR. An unclean
-leader election loses the records that the new leader lacks, but no other records.
+- A partition has at most one leader per leader epoch. Leader epochs and partition epochs only increase.
+- The high watermark of a leader does not decrease. Below its own high watermark, each replica has the same
+  batches as the leader: same offsets, leader epochs and CRCs.
+- The high watermark is only above records that at least `min.insync.replicas` replicas have.
+- Each replica in the ISR has every committed record, if its broker runs with the broker epoch that the
+  controller knows.
+- Leaders are elected from the ISR or the ELR. An unclean leader election loses the records that the new
+  leader lacks, but no other records.
 
 Only nodes that have run since the last check are checked, and only the new part of their logs.
 """
@@ -45,7 +47,7 @@ class ObservedReplica:
 
 
 class ClusterInvariants:
-    """The checks of all nodes, with the metadata that they are based on."""
+    """The checks of all nodes, and the metadata that the checks use."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class ClusterInvariants:
         self._brokers: dict[int, str] = {}
 
     def check(self) -> None:
-        """Check all nodes that have run since the last check. Raises Violation."""
+        """Check all nodes that have run since the last check. Raises Violation if an invariant fails."""
         for node in self._nodes.values():
             if node.needs_check:
                 node.needs_check = False
@@ -104,7 +106,10 @@ class ClusterInvariants:
     # --- metadata
 
     def _check_image(self, node: ClusterNode) -> None:
-        """Use the latest image of any controller. An image must not go back while its process runs."""
+        """Adopt a controller's image if it is the latest one.
+
+        Raises Violation if the image is older than an earlier one of the same process.
+        """
         image = node.node.image
         known = self._images.get(node.node_id, (0, -1))
         if known[0] == node.start_count and image.offset < known[1]:
@@ -148,7 +153,7 @@ class ClusterInvariants:
             self._check_isr(topic_partition)
 
     def _update_topics(self, image: MetadataImage) -> None:
-        """Add new topics and forget deleted ones. A new topic may have the name of a deleted one."""
+        """Add new topics and forget deleted topics. A new topic may have the name of a deleted topic."""
         for name in [each for each in self._topic_ids if each not in image.topics]:
             self._forget(name)
         for name, topic in image.topics.items():
@@ -185,7 +190,7 @@ class ClusterInvariants:
     def _check_unclean_election(
         self, topic_partition: TopicPartition, before: PartitionImage, now: PartitionImage
     ) -> None:
-        """Check an elected leader from outside the ISR and ELR. KIP-966 allows the last known leader."""
+        """Check the election of a leader outside the ISR and ELR. KIP-966 allows the last known leader."""
         if topic_partition.topic in self._lossy_topics:
             self._note(f"controller: unclean leader election of {topic_partition}")
             self._oracle.committed_in(topic_partition).awaits_unclean_leader = True
@@ -200,11 +205,11 @@ class ClusterInvariants:
             )
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
-        """Return the state of a partition in the latest metadata, or None."""
+        """Return the state of a partition in the latest metadata, or None if there is no such partition."""
         return self._partitions.get(topic_partition)
 
     def _check_isr(self, topic_partition: TopicPartition) -> None:
-        """Check that replicas in the ISR have all committed records, except after a restart."""
+        """Check that replicas in the ISR have all committed records, unless their brokers have failed."""
         known, end = self._partitions.get(topic_partition), self._oracle.committed_in(topic_partition).end
         if known is None or self._oracle.committed_in(topic_partition).awaits_unclean_leader:
             return
@@ -225,7 +230,7 @@ class ClusterInvariants:
     # --- replicas
 
     def _check_ended_node(self, node: ClusterNode) -> None:
-        """Record the partitions of a node that stopped during the same event in which its disk failed."""
+        """Call `_record_failed_leader` for a node that stopped in the same event in which its disk failed."""
         for topic_partition in self.partitions if node.is_broker else ():
             partition = node.node.replica_manager.get(*topic_partition)
             if partition is not None:
@@ -234,7 +239,7 @@ class ClusterInvariants:
     def _record_failed_leader(
         self, node: ClusterNode, topic_partition: TopicPartition, partition: Partition
     ) -> None:
-        """Record how far a failed leader may have committed in this event, since its log cannot be read."""
+        """Record the high watermark of a failed leader, since its log can no longer be read and checked."""
         seen, committed = (
             self._observed.get((node.node_id, topic_partition)),
             self._oracle.committed_in(topic_partition),
@@ -298,7 +303,7 @@ class ClusterInvariants:
     def _check_monotonic(
         self, node: ClusterNode, topic_partition: TopicPartition, seen: ObservedReplica, partition: Partition
     ) -> None:
-        """Check that leader epoch and high watermark have not gone back since the last check."""
+        """Check the leader epoch, its leader, the high watermark and the log start offset of a replica."""
         log, epoch = partition.log, partition.leader_epoch
         if epoch < seen.leader_epoch:
             raise Violation(
@@ -325,7 +330,7 @@ class ClusterInvariants:
     def _record_unclean_discard(
         self, topic_partition: TopicPartition, epoch: int, log: Log, committed: CommittedPartition
     ) -> None:
-        """Record that the leader of an unclean election took over. The records that it lacks are lost."""
+        """Record that the leader of an unclean election took over. Records that the leader lacks are lost."""
         has = {
             header.base_offset: (header.next_offset, header.crc, header.leader_epoch)
             for _, header in batches(_content(log, log.log_start_offset, log.log_end_offset))
@@ -341,7 +346,7 @@ class ClusterInvariants:
     def _has_discarded_records(
         self, topic_partition: TopicPartition, log: Log, committed: CommittedPartition
     ) -> bool:
-        """Return whether a replica has records that an unclean election has discarded, or is about to."""
+        """Return whether a replica may have records that an unclean election has discarded or will."""
         known = self._partitions.get(topic_partition)
         if committed.awaits_unclean_leader:
             return True
@@ -351,7 +356,7 @@ class ClusterInvariants:
         )
 
     def _record_lost(self, topic_partition: TopicPartition, log: Log, committed: CommittedPartition) -> None:
-        """Record values that a former leader still believes to be committed."""
+        """Record values that this former leader still believes to be committed."""
         content = _content(log, log.log_start_offset, log.high_watermark)
         for at, header in batches(content):
             if not header.is_control and header.next_offset > committed.end:
@@ -372,7 +377,7 @@ class ClusterInvariants:
         self._check_replicas(topic_partition, high_watermark)
 
     def _check_replicas(self, topic_partition: TopicPartition, high_watermark: int) -> None:
-        """Check that enough replicas have the committed records. A down replica counts as last seen."""
+        """Check that enough replicas have the committed records. Nodes that are down count as last seen."""
         known = self._partitions.get(topic_partition)
         if known is None:
             return

@@ -1,4 +1,4 @@
-"""Checks that a cluster converges once no fault is active: all replicas are in sync and equal."""
+"""Checks that a cluster converges after all faults have ended: all replicas are in sync and equal."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _why_partition_not_converged(
 
 
 def replica_differences(environment: SimulatedEnvironment) -> list[str]:
-    """Return the differences between the replicas of each partition."""
+    """Return the differences between the replicas of each partition, as text."""
     found = []
     for topic_partition in environment.invariants.partitions:
         known = environment.invariants.partition(topic_partition)

@@ -44,6 +44,7 @@ class ClusterSpec(NamedTuple):
     replicas: int = 3
     min_insync_replicas: int = 2
     fetch_bytes: int = 1 << 20
+    """`replica.fetch.max.bytes`."""
     uses_racks: bool = False
     """Whether nodes are in two racks, so that consumers may fetch from followers."""
     log_dirs: int = 1
@@ -100,7 +101,10 @@ class SimulatedEnvironment:
         topics: dict[str, int],
         oracle: Callable[[LeaderEpochLookup], Oracle] = Oracle,
     ) -> None:
-        """Create the environment. `topics` are the topics to create, with their numbers of partitions."""
+        """Create the environment. `topics` maps each topic that `create_topics` creates to a partition count.
+
+        `faults` are the faults of the network. `oracle` creates the oracle that checks the records.
+        """
         self.transcript: list[str] = []
         self.spec = spec
         self.rng = rng
@@ -173,13 +177,16 @@ class SimulatedEnvironment:
         self.transcript.append(f"{self.now_ms / 1000:8.3f}  {text}")
 
     def advance(self, delay_ms: int) -> None:
-        """Advance the clock. Raises Violation, and exceptions of nodes."""
+        """Advance the clock. Raises Violation if an invariant fails, and unhandled errors of nodes."""
         self.events.advance(delay_ms)
 
     def advance_until(
         self, condition: Callable[[], bool], timeout_ms: int, describe_failure: Callable[[], str]
     ) -> None:
-        """Advance the clock until a condition holds. Raises Violation after the timeout."""
+        """Advance the clock until a condition holds.
+
+        After the timeout, raises Violation with the text that `describe_failure` returns.
+        """
         ends_ms = self.now_ms + timeout_ms
         while not condition():
             if self.now_ms >= ends_ms:
@@ -200,7 +207,7 @@ class SimulatedEnvironment:
     def _led_epoch(self, topic_partition: TopicPartition, address: PeerAddress) -> int | None:
         """Return the leader epoch in which the broker at an address leads a partition.
 
-        Returns None if the broker is not the leader, or if its epoch is out of date.
+        Returns None if the broker is not the leader, or if the broker's leader epoch is out of date.
         """
         known = self.invariants.partition(topic_partition)
         node = next((each for each in self.nodes.values() if address_of(each.node_id) == address), None)
@@ -244,7 +251,7 @@ class SimulatedEnvironment:
     # --- clients
 
     def add_client(self, kind: Callable[..., C], name: str, **more: Any) -> C:
-        """Create a client and start it at once."""
+        """Create a client of class `kind` and start it. `more` are further arguments of the class."""
         client = kind(
             name,
             self.network,
@@ -259,7 +266,7 @@ class SimulatedEnvironment:
         return client
 
     def wait_for_brokers(self) -> None:
-        """Advance the clock until all brokers are unfenced. Raises Violation if that takes too long."""
+        """Advance the clock until all brokers are unfenced. Raises Violation after `MAX_START_MS`."""
 
         def all_are_there() -> bool:
             known = self.invariants.image.brokers
@@ -268,7 +275,10 @@ class SimulatedEnvironment:
         self.advance_until(all_are_there, MAX_START_MS, lambda: "not all brokers are unfenced")
 
     def create_topics(self) -> None:
-        """Create the topics once all brokers are unfenced. Raises Violation if that takes too long."""
+        """Wait until all brokers are unfenced, and create the topics.
+
+        Raises Violation after a timeout, or if a topic cannot be created.
+        """
         self.wait_for_brokers()
         unclean = CreatableTopicConfig(name="unclean.leader.election.enable", value="true")
         topics = [
@@ -305,7 +315,7 @@ class SimulatedEnvironment:
 
 
 class _NodeErrorCollector(logging.Handler):
-    """Collects log records of nodes that contain a traceback, which are bugs of the node."""
+    """A log handler that collects log records with a traceback. These are bugs of a node."""
 
     def __init__(self, found: list[str]) -> None:
         super().__init__(logging.ERROR)
@@ -319,7 +329,7 @@ class _NodeErrorCollector(logging.Handler):
 
 @contextmanager
 def collect_node_errors(found: list[str]) -> Iterator[None]:
-    """Collect the tracebacks that nodes log, until the context ends."""
+    """Add the tracebacks that nodes log to `found`, until the context ends."""
     logger = logging.getLogger("kwire")
     handler, level, propagates = _NodeErrorCollector(found), logger.level, logger.propagate
     logger.addHandler(handler)

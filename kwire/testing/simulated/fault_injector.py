@@ -45,7 +45,7 @@ def random_network_faults(rng: random.Random) -> NetworkFaults:
 
 
 class FaultInjector:
-    """Injects faults into the nodes of a simulation, and ends them."""
+    """An injector of random faults, which also schedules the end of each fault."""
 
     def __init__(
         self,
@@ -55,9 +55,10 @@ class FaultInjector:
         kills_during_writes: bool = False,
         cuts_power_during_elections: bool = False,
     ) -> None:
-        """Create an injector. With `kills_during_writes`, processes also die during disk operations.
+        """Create an injector, which draws from `rng`.
 
-        With `cuts_power_during_elections`, controllers also lose power while one of them is being elected.
+        With `kills_during_writes`, processes also die during disk operations. With
+        `cuts_power_during_elections`, controllers also lose power while one of them is being elected.
         """
         self._environment = environment
         self._rng = rng
@@ -98,14 +99,14 @@ class FaultInjector:
                 self._faults.append((self._cut_power_during_election, 40))
 
     def inject_one(self) -> None:
-        """Inject one fault."""
+        """Choose a fault and inject it, unless no node may fail now."""
         kinds, weights = zip(*self._faults, strict=True)
         self._rng.choices(kinds, weights)[0]()
 
     # --- choice of nodes
 
     def _pick_node(self) -> ClusterNode | None:
-        """Choose a node that may go down, if there is one."""
+        """Choose a node that may go down, or return None."""
         environment = self._environment
         if len(self._down) >= min(MAX_NODES_DOWN, len(environment.spec.brokers) - 1 or 1):
             return None
@@ -116,7 +117,10 @@ class FaultInjector:
         return self._rng.choice(alive) if alive else None
 
     def _pick_replaceable_node(self, *, forgets: bool) -> ClusterNode | None:
-        """Choose a node whose data is replicated, and whose votes do not matter if it `forgets` them."""
+        """Choose a node whose data is replicated, or return None.
+
+        With `forgets`, a node that is also a controller must not be needed for its votes.
+        """
         if self._down or not self._all_in_sync():
             return None
         node = self._pick_node()
@@ -126,7 +130,7 @@ class FaultInjector:
         return node
 
     def _quorum_is_caught_up(self) -> bool:
-        """Return whether all voters run, agree on the leader, and have all of its records."""
+        """Return whether all voters run, agree on the leader, and have all records of the leader."""
         environment = self._environment
         voters = [environment.nodes[node_id] for node_id in environment.spec.controllers]
         if not all(node.is_running and not node.host.is_paused for node in voters):
@@ -149,7 +153,7 @@ class FaultInjector:
         )
 
     def is_relied_on(self, node: ClusterNode) -> bool:
-        """Return whether the controller counts on the data of a broker."""
+        """Return whether the controller may have the broker in an ISR or ELR."""
         controllers = (each for each in self._environment.nodes.values() if each.is_controller)
         if node.is_controller or not all(each.is_running and not each.host.is_paused for each in controllers):
             return True  # a controller that is down or paused may have written more than the others know
@@ -202,7 +206,7 @@ class FaultInjector:
         )
 
     def _schedule_end(self, call: Callable[[], None]) -> None:
-        """Schedule the end of a fault. After `stop`, the fault may already be over."""
+        """Schedule `call`, which ends a fault unless `stop` has ended the fault before."""
         self._environment.events.timers.add(self._rng.randrange(100, MAX_FAULT_MS), call)
 
     # --- faults
@@ -230,7 +234,7 @@ class FaultInjector:
             node.die()
 
     def _kill_during_disk_change(self) -> None:
-        """Kill a process during a disk operation: a write may be partial, a sync may be done."""
+        """Kill a process during a disk operation. A write may be partial; a sync may have been done."""
         node = self._pick_node()
         if node is not None and node.node_id not in self._down:
             self._environment.note(f"--- {node.name} is about to be killed during a disk operation")
@@ -269,7 +273,7 @@ class FaultInjector:
             node.die(power_failure=self._rng)
 
     def _cut_power_of_controllers(self) -> None:
-        """Cut the power of a random number of controllers."""
+        """Cut the power of a random number of the dedicated controllers."""
         nodes = [] if self.is_stopped else self._only_controllers
         for node in self._rng.sample(nodes, self._rng.randint(min(1, len(nodes)), len(nodes))):
             self._mark_down(node, "loses power")

@@ -23,7 +23,7 @@ LOGIN_MODULES: Final = "org.apache.kafka.common.security"
 
 
 def initial_credentials(rng: random.Random) -> list[UserScramCredentialRecord]:
-    """Return the credential records of the initial metadata."""
+    """Return the SCRAM credential of brokers, as a record of the initial metadata."""
     return [parse_credential(f"{SCRAM_SHA_256}=[name=broker,password=of-brokers]", rng)]
 
 
@@ -55,7 +55,7 @@ def with_sasl(settings: dict[str, str]) -> dict[str, str]:
 
 
 def count_reauthentications(nodes: Iterable[VirtualNode]) -> tuple[int, int]:
-    """Return how many sessions were reauthenticated, and how many connections outlived their session."""
+    """Return the numbers of reauthenticated sessions, and of connections closed for an expired session."""
     sessions = [node.node.sessions for node in nodes]
     counts = [each for one in sessions if one is not None for each in one.counts.values()]
     renewed = sum(each.successful_reauthentication for each in counts)

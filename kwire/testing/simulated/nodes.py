@@ -26,7 +26,7 @@ FOREVER_MS: Final = (1 << 63) - 1
 """A timestamp limit that accepts clocks of nodes and clients hours ahead. Kafka's default is one hour."""
 
 INITIAL_METADATA: Final = InitialMetadata(features=unserved_feature_levels())
-"""Metadata without features that brokers do not serve yet, since brokers could not join such a cluster."""
+"""Metadata that disables features that kwire does not serve yet. With these, its brokers could not join."""
 
 SCALED_TIMEOUTS: Final = {
     "broker.heartbeat.interval.ms": "300",
@@ -51,7 +51,7 @@ SCALED_TIMEOUTS: Final = {
 
 
 class ClockDrift(NamedTuple):
-    """Errors of a node's clocks. Speed errors start at zero when a process starts.
+    """The speed of a node's clocks, and the lead of its wall clock. A speed applies from a process start on.
 
     The timeouts allow speeds of 50 % to 200 %: even when one node is four times as fast as another,
     heartbeats of the slow node must arrive within the session timeout of the fast node.
@@ -107,7 +107,7 @@ def node_settings(
 
 
 def address_of(node_id: int) -> PeerAddress:
-    """Return the address of a broker for clients."""
+    """Return the address at which clients connect to a broker."""
     return PeerAddress(f"n{node_id}", PORT)
 
 
@@ -164,7 +164,7 @@ class ClusterNode(VirtualNode):
         self._format(self.disk, self.settings)
 
     def start(self) -> None:
-        """Start a process, and arrange that each turn of its event loop is checked."""
+        """Start a process, and set `needs_check` after each turn of its event loop."""
         self.start_count += 1
         super().start()
         host = self.host

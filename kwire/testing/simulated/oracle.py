@@ -1,8 +1,9 @@
 """The test oracle of a simulated cluster: it knows what clients sent and what was acknowledged to them.
 
 Every value is written only once and names its producer, so that each record that is read can be compared with
-what was sent. A record is *committed* once the high watermark of a leader is above it: the invariants report
-that to the oracle. From then on, the record must not be lost, changed or replaced.
+what was sent. A record is *committed* when the high watermark of a leader is above its offset.
+`ClusterInvariants` reports commits to the oracle. From then on, the record must not be lost, changed or
+replaced.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ class SentRecord:
     value: bytes
     partition: TopicPartition
     producer: str
-    """The name of a producer id, whose records have an order in each partition."""
+    """A name for the producer id. Records of one producer id have an order in each partition."""
     number: int
-    """The position in that order."""
+    """The position of the record in this order."""
     is_idempotent: bool
     acks_all: bool
     is_acknowledged: bool = False
     attempts: int = 0
-    """The number of times that the record was sent. Without idempotence, the log may contain all of them."""
+    """How often the record was sent. Without idempotence, the log may contain the record as often."""
     transaction: Transaction | None = None
 
 
@@ -44,7 +45,7 @@ class Transaction:
     name: str
     sent: list[SentRecord] = field(default_factory=list)
     outcome: bool | None = False
-    """Whether it was committed. None if the producer cannot know."""
+    """Whether the transaction was committed. None if the producer cannot know."""
 
 
 class CommittedPartition:
@@ -55,11 +56,11 @@ class CommittedPartition:
         "crcs",
         "end",
         "lost",
-        "promised",
         "reported_end",
         "start",
         "unclean_discards",
         "unverified_end",
+        "unverified_values",
         "values",
     )
 
@@ -69,8 +70,8 @@ class CommittedPartition:
         """The highest offset up to which a client has seen records as committed."""
         self.unverified_end = 0
         """The high watermark of a leader that failed in the same event, so that its log cannot be checked."""
-        self.promised: dict[int, bytes] = {}
-        """Values by offset that clients saw in that range. These values must turn out to be committed."""
+        self.unverified_values: dict[int, bytes] = {}
+        """Values that clients saw from `end` to `unverified_end`, by offset. They must become committed."""
         self.start = 0
         """The log start offset. Records before it are deleted."""
         self.values: dict[int, bytes] = {}
@@ -85,7 +86,7 @@ class CommittedPartition:
         """Values that unclean elections discarded, or that a former leader still believes to be committed."""
 
     def discard(self, epoch: int, offset: int) -> None:
-        """Record that the leader of an unclean election lacks everything from `offset` on."""
+        """Record that the leader of an unclean election (in `epoch`) lacks all records from `offset` on."""
         self.unclean_discards.append((epoch, offset))
         self.awaits_unclean_leader = False
         self.lost |= {value for at, value in self.values.items() if at >= offset}
@@ -99,7 +100,7 @@ class Oracle:
     """The records that clients sent, and the committed records of each partition."""
 
     def __init__(self, led_epoch: LeaderEpochLookup) -> None:
-        """Create an oracle. Responses of former leaders may be stale: `led_epoch` identifies them."""
+        """Create an oracle. `led_epoch` identifies former leaders, whose responses may be stale."""
         self.led_epoch = led_epoch
         self.sent: dict[bytes, SentRecord] = {}
         self.committed: dict[TopicPartition, CommittedPartition] = {}
@@ -131,23 +132,22 @@ class Oracle:
             if sent is None or sent.partition != topic_partition:
                 raise Violation(f"{value!r} is committed in {topic_partition}, but no producer sent it there")
             committed.values[record.offset] = value
-            self._check_promise(topic_partition, committed, record.offset)
+            self._check_unverified_value(topic_partition, committed, record.offset)
 
-    def _check_promise(
+    def _check_unverified_value(
         self, topic_partition: TopicPartition, committed: CommittedPartition, offset: int
     ) -> None:
         """Raise Violation if the value that a client saw at an offset differs from the committed value."""
-        promised, found = committed.promised.pop(offset, None), committed.values[offset]
-        if promised is not None and promised != found:
+        seen, found = committed.unverified_values.pop(offset, None), committed.values[offset]
+        if seen is not None and seen != found:
             raise Violation(
-                f"a client saw {promised!r} at offset {offset} of {topic_partition}, "
-                f"where {found!r} is committed"
+                f"a client saw {seen!r} at offset {offset} of {topic_partition}, where {found!r} is committed"
             )
 
     def on_log_start(self, topic_partition: TopicPartition, offset: int, name: str) -> None:
-        """Check the log start offset of a replica.
+        """Check the log start offset of a replica on the node `name`.
 
-        Raises Violation if the offset is above all deleted offsets.
+        Raises Violation if records below this offset have not been deleted.
         """
         if offset > self.committed_in(topic_partition).start:
             raise Violation(
@@ -169,7 +169,10 @@ class Oracle:
         self.transactions.append(transaction)
 
     def on_ack(self, batch: Iterable[SentRecord], base_offset: int) -> None:
-        """Record an acknowledgment. Raises Violation if the records are not committed at these offsets."""
+        """Record an acknowledgment. With acks=all, raises Violation if the records are not committed there.
+
+        The offset of the first record is `base_offset`.
+        """
         for offset, sent in enumerate(batch, base_offset):
             sent.is_acknowledged = True
             committed = self.committed_in(sent.partition)
@@ -177,7 +180,7 @@ class Oracle:
                 continue
             found = committed.values.get(offset)
             if committed.end <= offset < committed.unverified_end:
-                committed.promised[offset] = sent.value
+                committed.unverified_values[offset] = sent.value
             elif found != sent.value:
                 there = "nothing" if found is None else repr(found.decode())
                 raise Violation(
@@ -186,13 +189,13 @@ class Oracle:
                 )
 
     def on_read(self, reader: str, topic_partition: TopicPartition, offset: int, value: bytes | None) -> None:
-        """Check a record that a consumer got. Raises Violation if it is not committed there."""
+        """Check a record that a consumer got. Raises Violation if it is not committed at this offset."""
         committed = self.committed_in(topic_partition)
         if value in committed.lost:
             return  # from a former leader, or read before it was lost
         if committed.end <= offset < committed.unverified_end:
             if value is not None:
-                committed.promised[offset] = value
+                committed.unverified_values[offset] = value
             return
         if offset >= committed.end:
             raise Violation(
@@ -208,7 +211,10 @@ class Oracle:
     def on_read_committed(
         self, reader: str, topic_partition: TopicPartition, offset: int, value: bytes | None
     ) -> None:
-        """Check a record that a consumer with read_committed got. Raises Violation."""
+        """Check a record that a consumer with read_committed got.
+
+        Raises Violation if it is not committed at this offset, or if its transaction was not committed.
+        """
         self.on_read(reader, topic_partition, offset, value)
         transaction = self.sent[value].transaction if value is not None else None
         if transaction is not None and transaction.outcome is False:
@@ -217,7 +223,10 @@ class Oracle:
     # --- checks at the end
 
     def check_transactions(self, reader: str, given: set[bytes]) -> None:
-        """Raise Violation if a read_committed reader, after reading all, got only a part of a transaction."""
+        """Raise Violation if a transaction is incomplete in `given`, the values that a reader has got.
+
+        The reader must have read all partitions to the end with read_committed.
+        """
         for transaction in self.transactions:
             acknowledged = [sent for sent in transaction.sent if sent.is_acknowledged]
             missing = [sent.value for sent in acknowledged if sent.value not in given]

@@ -16,10 +16,10 @@ TIME_FUNCTIONS: Final = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_c
 
 @contextmanager
 def patch_time_and_random(clock: Clock, rng: random.Random, sleep: Callable[[float], None]) -> Iterator[None]:
-    """Patch `time` and `random` for this thread. Other threads keep the real time.
+    """Patch `time` for this thread, and seed `random`. Other threads keep the real time.
 
     `sleep` replaces `time.sleep`. `datetime`, and code that has executed `from time import monotonic`, still
-    use the real time.
+    use the real time. The state of `random`, which all threads share, is restored at the end.
     """
     thread, state = threading.get_ident(), random.getstate()
     real_sleep = time.sleep

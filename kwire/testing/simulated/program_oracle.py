@@ -23,7 +23,7 @@ from kwire.wire.registry import decode_request, decode_request_header, decode_re
 
 ACKS_ALL: Final = -1
 SEQUENCE_COUNT: Final = 1 << 31
-"""The sequence number after the last one is 0."""
+"""The number of sequence numbers. The last one is followed by 0."""
 
 
 class ProgramOracle(Oracle):
@@ -113,7 +113,7 @@ class ProgramOracle(Oracle):
 
 
 class ProduceObserver:
-    """Observes the Produce requests and responses of one connection."""
+    """An observer of the Produce requests and responses of one connection."""
 
     def __init__(self, oracle: ProgramOracle, image: Callable[[], MetadataImage]) -> None:
         self._oracle = oracle
@@ -122,7 +122,7 @@ class ProduceObserver:
         """By correlation id: the API version, and the values that must be stored, by partition."""
 
     def on_request(self, frame: bytes) -> None:
-        """Observe a request frame, with its size."""
+        """Observe a request frame, including its size prefix."""
         view = memoryview(frame)[4:]
         if int.from_bytes(view[:2], "big") != ApiKey.PRODUCE:
             return
@@ -146,7 +146,10 @@ class ProduceObserver:
         ]
 
     def on_response(self, frame: memoryview) -> None:
-        """Observe a response frame, without its size. Raises Violation."""
+        """Observe a response frame without its size prefix.
+
+        Raises Violation if acknowledged values are not committed at the offsets in the response.
+        """
         pending = self._pending.pop(int.from_bytes(frame[:4], "big", signed=True), None)
         if pending is None:
             return

@@ -25,7 +25,7 @@ class QuorumInvariants:
         """Start count and checked offset of each node."""
 
     def check(self, node: ClusterNode) -> None:
-        """Check a running node. Raises Violation."""
+        """Check a running node. Raises Violation if an invariant does not hold."""
         quorum = node.node.quorum
         if quorum.failed:
             return

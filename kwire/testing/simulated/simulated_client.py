@@ -129,7 +129,7 @@ class SimulatedClient(ABC):
         return self._network.events.timers.add(delay_ms, call)
 
     def request(self, to: PeerAddress, version: int, request: Any) -> Steps[Any]:
-        """Send a request and return its response. If there is no response, pause and return None."""
+        """Send a request and return its response. Without a response, pause for `backoff` and return None."""
         response = yield SendRequest(to, version, request)
         if isinstance(response, PeerUnreachable):
             yield self.backoff()
@@ -174,13 +174,13 @@ class SimulatedClient(ABC):
                 )
 
     def learn_leader(self, topic_partition: TopicPartition, leader: Leader) -> None:
-        """Remember the leader of a partition, unless a later one is known (KIP-320)."""
+        """Remember the leader of a partition, unless a later leader epoch is known (KIP-320)."""
         known = self._leaders.get(topic_partition)
         if known is None or leader.epoch >= known.epoch:
             self._leaders[topic_partition] = leader
 
     def is_newer_leader(self, topic_partition: TopicPartition, leader: Leader) -> bool:
-        """Return whether a leader has a higher epoch than the known one."""
+        """Return whether a leader has a higher epoch than the known leader, or no leader is known."""
         known = self._leaders.get(topic_partition)
         return known is None or leader.epoch > known.epoch
 

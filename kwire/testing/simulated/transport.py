@@ -26,13 +26,13 @@ StreamProtocol = asyncio.Protocol | asyncio.BufferedProtocol
 
 
 class ConnectionObserver(Protocol):
-    """Observes the frames of one connection."""
+    """An observer of the frames of one connection."""
 
     def on_request(self, frame: bytes) -> None:
-        """Observe a request frame, with its size."""
+        """Observe a request frame, including its size prefix."""
 
     def on_response(self, frame: memoryview) -> None:
-        """Observe a response frame, without its size."""
+        """Observe a response frame without its size prefix."""
 
 
 class Transport(asyncio.Transport):
@@ -45,16 +45,19 @@ class Transport(asyncio.Transport):
         to: PeerAddress,
         program: str,
         rng: random.Random,
-        conversation: ConnectionObserver,
+        observer: ConnectionObserver,
         on_closed: Callable[[Transport], object],
     ) -> None:
-        """Open a connection. `ready` completes once it is established, or fails."""
+        """Open a connection. `ready` completes when the connection is established, or raises its error.
+
+        `program` is the program's name in the network. `on_closed` is called with this transport.
+        """
         super().__init__({"peername": (to.host, to.port), "sockname": (program, 0)})
         self.ready: asyncio.Future[None] = loop.create_future()
         self._loop = loop
         self._to = to
         self._rng = rng
-        self._observer = conversation
+        self._observer = observer
         self._on_closed = on_closed
         self._protocol: StreamProtocol | None = None
         self._written = bytearray()
@@ -69,7 +72,7 @@ class Transport(asyncio.Transport):
             self._loop.call_soon(call)
 
     def start(self, protocol: asyncio.BaseProtocol) -> None:
-        """Attach a protocol once the connection is established, and deliver data to it."""
+        """Attach a protocol after the connection is established, and deliver data to the protocol."""
         self.set_protocol(protocol)
         protocol.connection_made(self)
         self._loop.call_soon(self._deliver)

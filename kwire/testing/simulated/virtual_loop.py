@@ -64,24 +64,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
         network: Network,
         program: str,
         rng: random.Random,
-        new_conversation: Callable[[], ConnectionObserver],
+        new_observer: Callable[[], ConnectionObserver],
         *,
         ends_ms: int,
         is_killed: bool,
     ) -> None:
         """Create a loop. `program` is the program's name in the network.
 
-        `new_conversation` returns the observer of a new connection.
+        `new_observer` returns the observer of a new connection.
 
-        At `ends_ms` on the network's clock, the loop raises TimeoutError. If `is_killed` is set, it raises
-        ProgramKilled instead and closes all connections, so that the program has no effect from then on.
+        At `ends_ms` on the network's clock, the loop raises TimeoutError. If `is_killed` is set, the loop
+        raises ProgramKilled instead and closes all connections, so that the program has no more effect.
         """
         super().__init__()
         self._network = network
         self._events = network.events
         self._program = program
         self._rng = rng
-        self._new_observer = new_conversation
+        self._new_observer = new_observer
         self._ends_ms, self._is_killed = ends_ms, is_killed
         self._numbers = count()
         self._is_disconnected = False
@@ -183,7 +183,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return future
 
     def sleep(self, delay_s: float) -> None:
-        """Sleep for a program: advance the simulation. In `run_in_executor`, only count the time."""
+        """Replace `time.sleep`: advance the simulation. In `run_in_executor`, only count the time."""
         if self._slept_s is not None:
             self._slept_s += delay_s
         else:
@@ -206,15 +206,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         sock: Any = None,
         **of_sockets: Any,
     ) -> tuple[Transport, asyncio.BaseProtocol]:
-        """Connect through the network. Socket options have no effect. Raises ConnectionRefusedError."""
+        """Connect through the network. Socket options have no effect.
+
+        Raises ConnectionRefusedError if nothing listens there or the program was killed, and
+        ConnectionResetError if the connection breaks.
+        """
         if ssl or sock is not None or host is None or port is None:
             raise NotImplementedError("a simulated network needs a host and a port, and has no TLS")
         to = PeerAddress(host, int(port))
         if self._is_disconnected:
             raise ConnectionRefusedError(f"{to}: the program has ended")
-        conversation = self._new_observer()
+        observer = self._new_observer()
         transport = Transport(
-            self, self._network, to, self._program, self._rng, conversation, self._transports.pop
+            self, self._network, to, self._program, self._rng, observer, self._transports.pop
         )
         self._transports[transport] = None
         try:
