@@ -204,7 +204,7 @@ class OutgoingConnection:
         try:
             error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if not error and sock.getsockname() == sock.getpeername():
-                # TCP has connected the socket to itself: nothing listens on the local port that it was given.
+                # The kernel chose the peer's unused port as the local port, so the socket is its own peer.
                 error = errno.ECONNREFUSED
         except OSError as failure:
             error = failure.errno or errno.EIO  # the connection was reset already
@@ -303,7 +303,7 @@ class PeerConnection(Receiver):
         return False
 
     def _grow(self, received: Buffer) -> bytearray:
-        # Allocate the full size at once: the response will arrive, and each smaller step would copy it.
+        # Allocate the full size at once: the response will arrive, and growing a buffer copies its data.
         if self._needed_bytes > FULL_BUFFER_BYTES:
             return super()._grow(received)
         grown = bytearray(self._needed_bytes)

@@ -33,7 +33,7 @@ def peer_authentication(config: BrokerConfig, host: Host) -> PeerAuthentication:
 
     def sasl_client_factory(to_controller: bool) -> Callable[[], SaslClient] | None:
         names = config.controller_listener_names if to_controller else [config.inter_broker_listener_name]
-        # Imported here to shorten the start of a single node, which does not need it.
+        # Imported here to shorten the start of a single node, which has no other nodes to connect to.
         from kwire.broker.security.settings import peer_credentials
 
         credentials = peer_credentials(config, names[0])
@@ -118,7 +118,7 @@ class PeerLinks:
             unreachable = PeerUnreachable(f"{to}: request not sent: {refusal}")
             self._host.call_soon(lambda: on_response(unreachable))
             return
-        # Imported here to shorten the start of a single node, which does not need it.
+        # Imported here to shorten the start of a single node, which has no other nodes to connect to.
         from kwire.broker.net.peer_link import PeerRequest
 
         link.send(PeerRequest(request, deadline_ms, on_response, max_version))

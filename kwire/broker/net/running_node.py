@@ -145,8 +145,8 @@ class RunningNode:
                 self.server.listen(listener)
 
     def _accept_clients(self) -> None:
-        # As in Kafka, the broker accepts clients once it is unfenced. Before that it has no metadata, and
-        # clients that receive empty metadata wait before they retry.
+        # As in Kafka, the broker accepts clients once it is unfenced. A client that got empty metadata before
+        # would retry only after a delay.
         config, server = self._config, self.server
         try:
             self._listen(ListenerRole.BROKER)

@@ -98,7 +98,7 @@ class Decisions:
         return batch.base_offset
 
     def end(self, reason: ApiError) -> None:
-        """End the leadership. If its uncommitted batches are committed later, they are read from the log."""
+        """End the leadership. If uncommitted batches are committed later, they are read from the log."""
         self._appended.clear()
         self._lead = None
         if self._is_active and self._leadership is not None:

@@ -61,8 +61,7 @@ class QuorumAddresses(NamedTuple):
     """The addresses of the quorum in a node's configuration."""
 
     voters: Mapping[int, PeerAddress]
-    """The voters of controller.quorum.voters, by id. Empty for a dynamic quorum: its voters are in the
-    log."""
+    """The voters of controller.quorum.voters, by id. A dynamic quorum has its voters in the log instead."""
     servers: Sequence[PeerAddress]
     """The addresses at which this node looks for the leader."""
 

@@ -121,7 +121,7 @@ class Fetching:
         return servers[self._turn % len(servers)] if servers else None
 
     def failed(self, *, was_leader: bool, now_ms: int) -> None:
-        """Back off after a request without a useful response. `was_leader`: the leader did not respond."""
+        """Back off after a request without a useful response. `was_leader`: the leader sent no valid one."""
         # After another server has responded once, the next request goes to the leader again.
         self._doubts_leader = was_leader
         self._calls.rest(FETCH, now_ms)

@@ -1,9 +1,9 @@
 """Requests of a follower that change the voters: its own endpoints, or its own membership. KIP-853.
 
-A voter sends UpdateRaftVoter with its endpoints, directory id and kraft.version range. In a dynamic quorum it
-does so if the log has other values, and in a static quorum it does so to each new leader. A controller that
-is not a voter adds itself if controller.quorum.auto.join.enable is set. If the voters have its id with
-another directory id, it first removes that voter.
+A voter sends UpdateRaftVoter with its endpoints, directory id and kraft.version range: in a dynamic quorum if
+the log has other values, in a static quorum to each new leader. A controller that is not a voter adds itself
+if controller.quorum.auto.join.enable is set. If a voter has the same node id and another directory id, the
+controller first removes that voter.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Joining:
         """Whether the current leader knows the endpoints of this voter."""
 
     def follow(self, now_ms: int) -> None:
-        """Postpone the first request to a new leader, so that it receives a few Fetches before."""
+        """Postpone the first request to a new leader by a fetch timeout, so that Fetches come first."""
         self._has_told = False
         self.wait(now_ms)
 
     def wait(self, now_ms: int) -> None:
-        """Postpone the next request."""
+        """Postpone the next request by a fetch timeout."""
         self._due_ms = now_ms + self._terms.fetch_timeout_ms
 
     def told(self) -> None:

@@ -20,15 +20,13 @@ from kwire.wire.schema import Message
 
 LEADER_CHANGE_TYPE: Final = 2
 CHECK_QUORUM_FACTOR: Final = 1.5
-"""A leader resigns if no majority has fetched for this many fetch timeouts, a little longer than followers
-wait."""
+"""A leader resigns if no majority has fetched for this many fetch timeouts. A follower waits for one."""
 FORGOTTEN_AFTER_MS: Final = 300_000
 """Observers that have not fetched for this long, in ms, are dropped from DescribeQuorum."""
 CAUGHT_UP_WITHIN_MS: Final = 3_600_000
 """The maximum age of an observer's last Fetch in ms, for the observer to become a voter."""
 MOST: Final = 10_000
-"""The maximum number of followers in memory. The limit exists because any client can send a Fetch with any
-id."""
+"""The maximum number of followers in memory, because any client can send a Fetch with any id."""
 UNKNOWN: Final = -1
 
 

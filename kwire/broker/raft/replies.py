@@ -41,7 +41,7 @@ class Heard(NamedTuple):
 
 
 def heard_in(answer: object) -> Heard | None:
-    """Read a response; return None if its partitions are not exactly one."""
+    """Read a response; return None if it does not have exactly one partition."""
     if isinstance(answer, UpdateRaftVoterResponse):
         told = answer.current_leader
         address = PeerAddress(told.host, told.port) if told.host else None

@@ -34,16 +34,14 @@ if TYPE_CHECKING:
     from kwire.host.host import Host, Timer
 
 REPLAYED_BYTES: Final = 1024 * 1024
-"""A start generates a snapshot if it replayed more bytes than this, and more than twice the last
-snapshot's size."""
+"""A start that replays so many bytes, and twice the size of the last snapshot, generates a snapshot."""
 
 STEP_RECORDS: Final = 128
 """The number of records that are written at a time. This takes about two milliseconds."""
 STEP_MS: Final = 1
 CLEAN_INTERVAL_MS: Final = 60_000
 CLEAN_DELAY_MS: Final = 10_000
-"""The delay in ms before the records that a new snapshot replaces are deleted, so that followers can fetch
-them."""
+"""The delay in ms before records are deleted after a new snapshot, so that followers can still fetch them."""
 
 
 class Snapshotter:
