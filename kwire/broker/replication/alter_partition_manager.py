@@ -71,11 +71,11 @@ STAYS_PENDING: Final = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
-"""The controller has newer state than the leader, and the leader will receive that state with the
+"""Errors after which a change stays pending: the leader will receive the controller's newer state with the
 metadata."""
 
 NOT_APPLIED: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-"""The leader's state is current, but the controller did not and will not apply the change."""
+"""Errors after which a change is dropped: the controller did not and will not apply it."""
 
 
 class AlterPartitionManager:

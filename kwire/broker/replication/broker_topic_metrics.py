@@ -80,7 +80,7 @@ class BrokerTopicStats:
             self._deleted.add(known)
 
     def total(self) -> BrokerTopicMetrics:
-        """Return the sum over all topics since the start, including deleted ones."""
+        """Return the sum over all topics since the start of the broker, including deleted topics."""
         total = BrokerTopicMetrics()
         for known in (self._deleted, *self.topics.values()):
             total.add(known)

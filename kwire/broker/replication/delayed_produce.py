@@ -19,7 +19,7 @@ limit)."""
 
 
 class DelayedProduce:
-    """An append in purgatory: the leader has written it and waits until the other replicas have it."""
+    """An append in purgatory. The leader has written the records; the high watermark has not passed them."""
 
     __slots__ = ("callback", "required_offset", "timer")
 

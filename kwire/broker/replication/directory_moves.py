@@ -2,7 +2,7 @@
 
 Kafka's ReplicaAlterLogDirsThread does the same. The broker fills a future log in the new directory, region by
 region: a worker thread reads a region of the current log, and the event loop appends the region to the future
-log. Rolled segments of the future log are synced during the copy. Once the future log has nearly caught up,
+log. Rolled segments of the future log are synced during the copy. When the future log has nearly caught up,
 the broker reports the new directory to the controller. After the controller has committed the new directory,
 the event loop copies the remaining records, and the future log replaces the current log. The replacement
 takes effect with the next turn of the event loop, while a worker still renames the directory. If the broker
@@ -29,8 +29,7 @@ _PAUSE_MS = 200
 _MAX_WAIT_MS = 1000
 """The longest wait before the rate limit is checked again, in ms: the limit may have been raised."""
 _FINAL_COPY_BYTES = 256 * 1024
-"""The lag, in bytes, at which the future log may replace the current log. The event loop copies these
-bytes."""
+"""The lag, in bytes, at which the future log may replace the current log. The event loop copies the rest."""
 _MAX_CONCURRENT = 4
 """The number of moves that copy at the same time. Further moves wait."""
 
@@ -38,7 +37,7 @@ OnAssigned = Callable[[ApiError | None], None]
 
 
 class DirectoryMoves:
-    """All moves of one broker."""
+    """All moves between log directories on one broker."""
 
     def __init__(
         self,
@@ -50,9 +49,8 @@ class DirectoryMoves:
         bytes_per_second: Callable[[], int | None],
         on_moved: Callable[[Log, Log], None],
     ) -> None:
-        """Create the moves; none is started.
+        """`assign` reports the directory of a log to the controller, and calls back after the commit.
 
-        `assign` reports the directory of a log to the controller, and calls back after the commit.
         `is_cleaned` returns whether a log is being compacted; the cleaner skips logs that have a future log.
         `bytes_per_second` returns the current limit for all moves together, or None for no limit. `on_moved`
         is called with the old log and the new log.
@@ -72,11 +70,11 @@ class DirectoryMoves:
         self._excess_updated_ms = 0
 
     def start(self, partition: Partition, directory: LogDirectory) -> None:
-        """Start to move a partition, unless it is already in the directory or on its way there.
+        """Start to move a partition, unless it is already in the directory or another move is in progress.
 
         The future log exists when this method returns. If the previous move is still replacing the log, the
         new move is queued instead, so that a broker never finds two future logs at its start. Raises
-        StorageError, or ApiError KAFKA_STORAGE_ERROR.
+        StorageError, or ApiError KAFKA_STORAGE_ERROR if an offline directory may hold a future log.
         """
         log, pending_logs = partition.log, self.log_manager.pending_logs
         self._queued.pop(partition, None)

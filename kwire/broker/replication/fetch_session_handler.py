@@ -2,7 +2,7 @@
 
 The leader remembers the partitions of the session. A request carries only positions that have changed, and
 a response carries only partitions that have new data or state. The handler starts a new session with all
-partitions if the leader does not know the session, or if a request failed and the leader may not have got it.
+partitions if the leader does not know the session, or if the leader may not have received a request.
 
     add, remove -> build_request -> handle_response | reset -> build_request -> ...
 """
@@ -33,7 +33,10 @@ TopicIdPartition = tuple[Uuid, int]
 
 
 class FetchPosition(NamedTuple):
-    """The fetch offset of a partition (the end of the follower's log), and the follower's epochs."""
+    """The fetch offset of a partition (the end of the follower's log), and the follower's epochs.
+
+    `leader_epoch` is the current leader epoch; `last_fetched_epoch` is that of the follower's last record.
+    """
 
     offset: int
     leader_epoch: int
@@ -153,7 +156,7 @@ class FetchSessionHandler:
                     yield key, position, data
 
     def reset(self, *, session_lost: bool = False) -> None:
-        """Start a new session after a request failed or the leader lost the session."""
+        """Start a new session with the next request, because a request failed or the session was lost."""
         if session_lost:
             self._session_id = INVALID_SESSION_ID
         # The first request of a new session carries the old session's id, so that the leader closes the old

@@ -1,12 +1,12 @@
-"""The replica of a partition that follows one leader.
+"""A replica that fetches from the leader of its partition.
 
 A follower appends the leader's records, and truncates its log where the log diverges from the leader's log.
 If the leader's log starts after the end of the follower's log, the follower deletes its records and restarts
 its log at the leader's log start offset.
 
 KIP-101, KIP-279: two logs are identical up to the last leader epoch that both logs have. A Fetch carries the
-epoch of the follower's last record. The leader compares that epoch with the epochs of its own log, and
-returns the epoch from which on the logs diverge (KIP-595).
+epoch of the follower's last record. The leader compares that epoch with the epochs of its own log. If the
+logs diverge, the leader returns the end of the last epoch that both logs may have (KIP-595).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ TRANSITIONS: Final = MappingProxyType(
 
 
 class Follower:
-    """One partition that follows a leader in one leader epoch."""
+    """One partition's fetch state and log, while this broker follows a leader in one leader epoch."""
 
     __slots__ = (
         "_held_data",
@@ -146,7 +146,7 @@ class Follower:
         )
 
     def start(self) -> bool:
-        """Prepare the log for fetching. Raises StorageError.
+        """Prepare the log for fetching, and return True. Raises StorageError.
 
         A log without leader epochs is truncated to its high watermark, because no epoch shows where the log
         diverges from the leader's log.
@@ -166,14 +166,15 @@ class Follower:
     def stage_fetched(self, data: PartitionData) -> int:
         """Stage the fetched batches for `commit`; return the size of the batches in bytes.
 
-        Raises StorageError, or ApiError: CORRUPT_MESSAGE (a retry may succeed), KAFKA_STORAGE_ERROR, or
+        Returns 0 if the log was restarted, and the batches are staged later by `stage_held`. Raises
+        StorageError, or ApiError: CORRUPT_MESSAGE (a retry may succeed), KAFKA_STORAGE_ERROR, or
         OFFSET_OUT_OF_RANGE if the batches do not continue the log.
         """
         log = self.partition.log
         assert isinstance(data.records, bytes | bytearray | memoryview) or data.records is None
         records = memoryview(data.records or b"")
         if records:
-            if self._begins_in_batch(records):
+            if self._restart_at_batch(records):
                 data.records = bytes(records)  # the receive buffer is reused for the next response
                 self._held_data = data
                 return 0
@@ -184,7 +185,7 @@ class Follower:
         return len(records)
 
     def stage_held(self) -> bool:
-        """Stage the response that waited for the restart of the log.
+        """Stage the response, if there is one, that waited for the restart of the log. Returns True.
 
         Raises the same errors as `stage_fetched`.
         """
@@ -199,7 +200,7 @@ class Follower:
         self._log_start_offset = data.log_start_offset
         self.has_staged = True
 
-    def _begins_in_batch(self, records: memoryview) -> bool:
+    def _restart_at_batch(self, records: memoryview) -> bool:
         """Restart an empty log if the leader's log starts within a batch; return whether this was done.
 
         DeleteRecords can move the leader's log start into a batch. The follower's log then restarts at the
@@ -217,7 +218,8 @@ class Follower:
     def commit(self) -> bool:
         """Write the staged batches and apply the leader's offsets. Never raises.
 
-        Return whether the log must be synced before the follower reports its new log end to the leader.
+        Returns whether the log must be synced before the follower reports its new log end to the leader. If
+        the write fails, the partition goes offline.
         """
         self.has_staged = False
         partition = self.partition
@@ -255,10 +257,10 @@ class Follower:
         """Truncate the log to where it may match the leader's log; return False if nothing was truncated.
 
         The response has the leader's largest epoch that is not above the follower's last fetched epoch, and
-        the end offset of that epoch. If this log does not have that epoch, it is truncated to the end of its
-        largest lower epoch, and the next Fetch repeats the comparison. Otherwise the logs match after the
-        truncation. The high watermark in the response is then applied, because the leader may not send it
-        again. Raises StorageError.
+        the end offset of that epoch. If this log does not have that epoch, the log is truncated to the end of
+        its largest lower epoch, and the next Fetch repeats the comparison. Otherwise the logs match after the
+        truncation, and `commit` applies the high watermark in the response, because the leader may not send
+        it again. Raises StorageError.
         """
         before, diverging = self.fetch_position, data.diverging_epoch
         log = self.partition.log
@@ -274,7 +276,7 @@ class Follower:
         return self.fetch_position != before
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate the replica's log to `offset`, and write a log line about it. Raises StorageError."""
+        """Truncate the replica's log to `offset`, and log the truncation. Raises StorageError."""
         log = self.partition.log
         logger = self._host.logger("kwire.partition")
         if offset < log.high_watermark:

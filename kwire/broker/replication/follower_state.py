@@ -23,7 +23,7 @@ class FetchSessionPartition(Protocol):
 
     @property
     def fetched_ms(self) -> int:
-        """The time of the session's last Fetch."""
+        """The monotonic time of the session's last Fetch, in ms."""
 
     def changed(self, *, wake: bool) -> None:
         """Mark the partition as changed. With `wake`, a waiting Fetch of the session is checked at once."""
@@ -61,10 +61,7 @@ class FollowerState:
         self._is_at_end = False
 
     def reset_for_epoch(self, leader_end_offset: int, now_ms: int, *, in_isr: bool) -> None:
-        """Start a new leader epoch.
-
-        A follower in the ISR counts as caught up now, any other as never caught up.
-        """
+        """Start a new leader epoch. A follower in the ISR counts as caught up now, any other as never."""
         self._is_at_end = False
         self._leader_end_offset = leader_end_offset
         self._fetched_ms = self._caught_up_ms = now_ms if in_isr else NEVER_MS

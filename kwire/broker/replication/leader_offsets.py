@@ -28,6 +28,7 @@ class LeaderOffsets:
     """ListOffsets requests to one leader."""
 
     def __init__(self, ports: FetcherPorts, address: Callable[[], PeerAddress | None], purpose: str) -> None:
+        """`address` returns the leader's address, or None if it is unknown. `purpose`: see `Peers.send`."""
         self._ports = ports
         self._address = address
         self._purpose = purpose
@@ -37,8 +38,7 @@ class LeaderOffsets:
     ) -> None:
         """Request the offsets for each follower; `on_found` is called later, once per follower.
 
-        As in Kafka, the log end offset is requested first. If the leader's log grows between the two
-        requests, the growth then does not look like a loss of records.
+        As in Kafka, the log end offset is requested first.
         """
         ends: OffsetsByPartition = {}
 

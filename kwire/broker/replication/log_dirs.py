@@ -35,10 +35,10 @@ DirectoryAssignments = Mapping[tuple[Uuid, int], Uuid]
 
 
 class AssignmentsManager(Protocol):
-    """The reports about log directories to the controller."""
+    """The component that reports log directories to the controller."""
 
     def assign(self, directory_ids: DirectoryAssignments, done: OnAssigned) -> None:
-        """Report the directories of replicas to the controller with AssignReplicasToDirs."""
+        """Report the directories of replicas with AssignReplicasToDirs. `done` gets None or the error."""
 
     def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
         """Report failed and cordoned directories until the controller acknowledges the report."""
@@ -56,7 +56,7 @@ class LogDirsNode(Protocol):
 
     @property
     def assignments(self) -> AssignmentsManager:
-        """The reports to the controller."""
+        """Reports the log directories to the controller."""
 
     @property
     def image(self) -> MetadataImage:
@@ -163,8 +163,10 @@ class LogDirs:
     def move(self, topic: str, index: int, path: str) -> None:
         """Start to move a replica to the log directory `path`, unless the replica is already there.
 
-        Raises ApiError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR,
-        REPLICA_NOT_AVAILABLE, INVALID_REPLICA_ASSIGNMENT or UNKNOWN_TOPIC_OR_PARTITION.
+        Raises ApiError: INVALID_TOPIC_EXCEPTION if the topic name is too long for a future log;
+        LOG_DIR_NOT_FOUND; KAFKA_STORAGE_ERROR if the directory or the replica is offline;
+        INVALID_REPLICA_ASSIGNMENT if the directory is cordoned; REPLICA_NOT_AVAILABLE or
+        UNKNOWN_TOPIC_OR_PARTITION if this broker has no replica. A later replica is then created in `path`.
         """
         if not future_dir_name_fits(topic, index):
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)

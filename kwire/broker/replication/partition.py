@@ -1,8 +1,8 @@
 """A replica of a partition on this broker.
 
 A leader stages the appends of one turn of the event loop in the log, and `commit` writes them at the end of
-the turn. A produce request with acks 0 or 1 completes once the batch is written (synced, if `flush.messages`
-or `flush.ms` require it). With acks -1 it completes once the high watermark is above the batch.
+the turn. A produce request with acks 0 or 1 completes when the batch is written (synced, if `flush.messages`
+or `flush.ms` require it). With acks -1, the request completes when the high watermark is above the batch.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from kwire.wire.primitives import Uuid
 
 
 class InternalFailure(StorageError):
-    """A bug of kwire made the log unusable; the disk has not failed."""
+    """The failure of a log because of a bug of kwire. The disk has not failed."""
 
 
 class DelayedFetch(Protocol):
     """A Fetch request that waits for the partition to grow."""
 
     def partition_grew(self) -> None:
-        """Check whether the request can complete now that the high watermark has risen."""
+        """Complete the request if possible, after the high watermark rose or the replica's role changed."""
 
     def complete(self) -> None:
         """Send the response with the records that are available."""
@@ -82,7 +82,11 @@ class Partition:
         on_offline: Callable[[Partition, StorageError], None],
         leader_partitions: LeaderPartitions,
     ) -> None:
-        """Create an ABSENT partition. `when_recoverable` calls back once a recovery would find the log."""
+        """Create an ABSENT partition. `stage` must call `commit` at the end of the turn of the event loop.
+
+        `when_recoverable` calls back when a recovery after a crash would find the log. `on_offline` is called
+        after the partition went offline.
+        """
         self.log = log
         self.topic = log.topic
         self.topic_id: Uuid = log.topic_id
@@ -99,7 +103,7 @@ class Partition:
         self.remote_replicas: RemoteReplicas | None = None
         """The other replicas; None on a follower, or if there are no other replicas."""
         self._written_offset = 0
-        """The end of the log in its file; of its synced part if flush.messages or flush.ms require syncs."""
+        """The end of the log's written part, or of its synced part if flush.messages or flush.ms apply."""
         # Most partitions have no pending appends, so the lists are allocated on demand.
         self._staged: list[PendingAcknowledgement] | None = None
         self._unflushed: list[PendingAcknowledgement] | None = None
@@ -135,7 +139,10 @@ class Partition:
             self._update_high_watermark()
 
     def become_follower(self, image: PartitionImage) -> None:
-        """Become follower of another broker, or of none if there is no leader. Raises StorageError."""
+        """Become follower of another broker, or of none if there is no leader.
+
+        Raises StorageError if the log of an ABSENT partition has failed.
+        """
         if self.log.failure is not None and self.role is Role.ABSENT:
             raise self.log.failure
         if self.role is LEADER:
@@ -146,7 +153,7 @@ class Partition:
         self._stop_serving(role, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def remove(self, code: ErrorCode) -> None:
-        """Remove the replica from this broker; pending requests get the error `code`."""
+        """Stop serving, as the replica is removed from this broker; pending requests get the error `code`."""
         self._stop_serving(role_after(self.role, RoleChange.REMOVE), code)
 
     def fail(self, error: StorageError) -> None:
@@ -187,7 +194,10 @@ class Partition:
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def check_leader_epoch(self, leader_epoch: int) -> None:
-        """Raise FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH, unless the epoch is current or -1. KIP-320."""
+        """Raise FENCED_LEADER_EPOCH for an old epoch, UNKNOWN_LEADER_EPOCH for a future one. -1 is accepted.
+
+        KIP-320.
+        """
         if leader_epoch == NO_LEADER_EPOCH or leader_epoch == self.leader_epoch:
             return
         if leader_epoch < self.leader_epoch:
@@ -206,7 +216,7 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """The lowest log start offset of all live replicas. KIP-107."""
+        """The lowest log start offset of the leader and all live followers. KIP-107."""
         start_offset, remote = self.log.log_start_offset, self.remote_replicas
         return start_offset if remote is None else remote.low_watermark(start_offset)
 
@@ -230,11 +240,12 @@ class Partition:
         header: BatchHeader | None = None,
         needs_isr: bool = True,
     ) -> LogAppendInfo:
-        """Validate and stage a batch, and call back once it is written or once it is replicated.
+        """Validate and stage a batch; call `on_written` when it is written or `on_replicated` when committed.
 
-        `on_replicated` gets REQUEST_TIMED_OUT after `timeout_ms`; the records stay in the log. The log keeps
-        `records`, which must be writable. With `needs_isr`, the batch is rejected if the ISR is smaller than
-        min.insync.replicas. Raises ApiError if the batch is rejected; no callback is called then.
+        The caller passes one of the two callbacks. `on_replicated` gets REQUEST_TIMED_OUT after `timeout_ms`;
+        the records stay in the log. The log keeps `records`, which must be writable. With `on_replicated` and
+        `needs_isr`, the batch is rejected if the ISR is smaller than min.insync.replicas. Raises ApiError if
+        the batch is rejected; no callback is called then.
         """
         if self.role is not LEADER:
             raise self.not_leader_error()
@@ -287,13 +298,19 @@ class Partition:
         return len(self._delayed_produces or ())
 
     def when_committed(self, callback: AppendCallback) -> None:
-        """Call back once all current records are committed. Raises ApiError if not the leader."""
+        """Call back when all current records are committed, or with an error when the leader resigns.
+
+        Raises ApiError if this broker is not the leader.
+        """
         if self.role is not LEADER:
             raise self.not_leader_error()
         self._acknowledge([(self.log.log_end_offset, callback, None)])
 
     def commit(self) -> None:
-        """Write the batches that were staged in this turn, then acknowledge them. Never raises."""
+        """Write the batches that were staged in this turn, then acknowledge them. Never raises.
+
+        If the write fails, the partition goes offline.
+        """
         if self.role is not LEADER:
             return  # the change of role has already completed the requests
         log = self.log
@@ -317,11 +334,11 @@ class Partition:
         self._on_written(pending_acks, log.log_end_offset)
 
     def sync(self, on_synced: AppendCallback) -> None:
-        """Sync everything that was appended so far, then call back."""
+        """Sync all records appended so far to disk, then call back."""
         self._flush([(NO_REPLICATION, on_synced, None)])
 
     def _flush(self, pending_acks: list[PendingAcknowledgement]) -> None:
-        """Acknowledge the appends once a recovery would find the log and the appends are synced."""
+        """Acknowledge the appends after they are synced and a recovery after a crash would find the log."""
         if self._unflushed is None:
             self._unflushed = pending_acks
         else:
@@ -371,7 +388,7 @@ class Partition:
             self._begin_flush()
 
     def _log_recoverable(self) -> None:
-        """Continue now that a recovery would find the log. The log may have been replaced or have failed."""
+        """Continue a flush that waited until the log was recoverable, was replaced or has failed."""
         self._flush_under_way = False
         log = self.log
         if log.failure is None and (
@@ -387,8 +404,9 @@ class Partition:
     def follower_state(self, broker_id: int, broker_epoch: int, *, knows_leader: bool) -> FollowerState:
         """Return the state of the follower with this id.
 
-        Raises ApiError. UNKNOWN_LEADER_EPOCH: the leader does not know the broker as a replica (yet).
-        NOT_LEADER_OR_FOLLOWER: the same for a fetch without a leader epoch, or a stale broker epoch.
+        `knows_leader` means that the request has a leader epoch. Raises ApiError. UNKNOWN_LEADER_EPOCH: the
+        leader does not know the broker as a replica (yet). NOT_LEADER_OR_FOLLOWER: the same without
+        `knows_leader`; or the broker epoch is stale.
         """
         state = None if self.remote_replicas is None else self.remote_replicas.followers.get(broker_id)
         if state is None:
@@ -408,7 +426,10 @@ class Partition:
         broker_epoch: int = -1,
         watch: FetchSessionPartition | None = None,
     ) -> None:
-        """Record that a follower fetches from `end_offset` and so has all records before it."""
+        """Record that a follower fetches from `end_offset` and so has all records before that offset.
+
+        `watch` is the partition in the follower's fetch session, or None. It is notified of changes.
+        """
         remote = self.remote_replicas
         state = None if remote is None else remote.followers.get(broker_id)
         if remote is None or state is None:
@@ -435,8 +456,9 @@ class Partition:
     def is_quiet_for(self, broker_id: int, end_offset: int, watch: FetchSessionPartition) -> bool:
         """Whether the leader may skip this follower, which is at `end_offset`, until the log grows.
 
-        False if `watch` is not registered, because then no append would wake the follower. False also if the
-        follower is out of sync, because each of its fetches may expand the ISR.
+        False if `watch` is not the session partition that `record_follower_fetch` stored, because then no
+        append would wake the follower. False also if the follower is out of sync, because each of its fetches
+        may expand the ISR.
         """
         remote = self.remote_replicas
         state = None if remote is None else remote.followers.get(broker_id)
@@ -445,7 +467,7 @@ class Partition:
         return end_offset == self.log.written_end_offset
 
     def maybe_shrink_isr(self) -> None:
-        """Remove each follower from the ISR that has lagged for replica.lag.time.max.ms."""
+        """Propose an ISR without the followers that have lagged for replica.lag.time.max.ms."""
         remote = self.remote_replicas
         if remote is None:
             return
@@ -558,7 +580,7 @@ class Partition:
             self._call_back(delayed.callback, self._result(delayed.required_offset))
 
     def _result(self, offset: int) -> ApiError | None:
-        """Return the error for an append that requires `offset` as high watermark, or None for no error."""
+        """Return the error for an append that waited for the high watermark `offset`, or None for success."""
         remote, min_isr = self.remote_replicas, self.log.config.min_insync_replicas
         if offset != NO_REPLICATION and remote is not None and remote.is_maximal_isr_under_min(min_isr):
             return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)

@@ -51,7 +51,7 @@ class LeaderPartition(Protocol):
     """A partition that this broker leads and that has followers."""
 
     def maybe_shrink_isr(self) -> None:
-        """Remove each follower from the ISR that lags too far."""
+        """Propose an ISR without the followers that have lagged for replica.lag.time.max.ms."""
 
     def log_start_offset_moved(self) -> None:
         """Notify the followers that the log start offset may have moved."""
@@ -105,7 +105,7 @@ class LeaderPartitions:
             partition.maybe_shrink_isr()
 
     def log_start_offsets_moved(self) -> None:
-        """Notify the followers of all partitions that retention may have moved the log start offsets."""
+        """Notify the followers of all partitions, because retention may have moved the log start offsets."""
         for partition in self.partitions:
             partition.log_start_offset_moved()
 
@@ -115,7 +115,10 @@ class LeaderPartitions:
         return known is not None and not known.fenced
 
     def has_stale_epoch(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a Fetch with this broker epoch is older than the broker's last registration. KIP-903."""
+        """Whether `broker_epoch` in a Fetch is older than the broker's last registration. KIP-903.
+
+        False for an unknown or fenced broker, and for -1.
+        """
         known = self._image().brokers.get(broker_id)
         return known is not None and not known.fenced and -1 < broker_epoch < known.broker_epoch
 
@@ -125,13 +128,13 @@ class LeaderPartitions:
         return known is not None and known.is_active and state.broker_epoch in (-1, known.broker_epoch)
 
     def is_replica_offline(self, image: PartitionImage, broker_id: int) -> bool:
-        """Whether the replica is in a failed log directory of a broker that is otherwise online."""
+        """Whether the metadata assigns the replica to a log directory that is offline on a known broker."""
         known, directory = self._image().brokers.get(broker_id), image.directory_of(broker_id)
         return known is not None and directory is not None and not known.has_online_directory(directory)
 
 
 class PendingIsr(NamedTuple):
-    """An ISR that was proposed to the controller."""
+    """An ISR that the leader has proposed to the controller."""
 
     change: IsrChange
     isr: tuple[int, ...]
@@ -171,8 +174,8 @@ class RemoteReplicas:
     def update(self, image: PartitionImage, end_offset: int, now_ms: int) -> None:
         """Apply the metadata of the partition; `end_offset` is the leader's log end offset.
 
-        An image with a lower partition epoch is ignored, because an AlterPartition response may have brought
-        newer state.
+        An image with a lower partition epoch changes neither ISR nor followers, because an AlterPartition
+        response may have brought newer state.
         """
         self._image = image
         if image.partition_epoch < self.partition_epoch:
@@ -208,14 +211,14 @@ class RemoteReplicas:
     def notify_sessions(self, *, wake: bool) -> None:
         """Mark the partition as changed in the fetch session of each follower.
 
-        With `wake`, the Fetch request that waits in a session is also completed at once.
+        With `wake`, a waiting Fetch request of the session is checked at once.
         """
         for state in self.followers.values():
             if state.session_partition is not None:
                 state.session_partition.changed(wake=wake)
 
     def log_grew(self) -> None:
-        """Wake the Fetch requests that wait for the log to grow."""
+        """Wake the followers' Fetch requests that wait for the log to grow."""
         for state in self.followers.values():
             state.leader_grew()
             if state.session_partition is not None:
@@ -224,7 +227,7 @@ class RemoteReplicas:
     # --- high watermark
 
     def is_under_min_isr(self, min_insync_replicas: int) -> bool:
-        """Whether the ISR is smaller than min.insync.replicas, or than the replica set if that is smaller."""
+        """Whether the ISR is smaller than both min.insync.replicas and the number of replicas."""
         return len(self.isr) < min_insync_replicas and len(self.isr) <= len(self.followers)
 
     def is_maximal_isr_under_min(self, min_insync_replicas: int) -> bool:
@@ -233,9 +236,10 @@ class RemoteReplicas:
         return size < min_insync_replicas and size <= len(self.followers)
 
     def high_watermark(self, written_offset: int, end_offset: int, min_insync_replicas: int) -> int:
-        """Return the high watermark, given that the leader has written its log up to `written_offset`.
+        """Return the high watermark if the leader's log is written (or synced) up to `written_offset`.
 
-        Return -1 if the high watermark must not rise because the ISR is too small.
+        `end_offset` is the end of the leader's log. Returns -1 if the high watermark must not rise because
+        the ISR is too small.
         """
         if self.is_under_min_isr(min_insync_replicas):
             return NO_OFFSET
@@ -261,9 +265,9 @@ class RemoteReplicas:
     ) -> PendingIsr | None:
         """Return the proposal to add this follower to the ISR, or None if the follower cannot be added now.
 
-        The follower must have all records up to the high watermark, and all records that the leader had at
-        the start of its epoch. Some of the latter may be committed although the leader does not know that
-        yet.
+        `key` is the topic id and the partition index. The follower must have all records up to the high
+        watermark, and all records that the leader had at the start of its leader epoch. Some of these may be
+        committed although the leader does not know that yet.
         """
         if (
             self.pending is not None
@@ -275,7 +279,10 @@ class RemoteReplicas:
         return self._set_pending(key, (*self.isr, state.broker_id), state.broker_id)
 
     def prepare_shrink(self, key: tuple[Uuid, int], end_offset: int, now_ms: int) -> PendingIsr | None:
-        """Return the proposal to remove lagging followers from the ISR, or None if no follower lags."""
+        """Return the proposal to remove lagging followers from the ISR.
+
+        Returns None if no follower lags, or another proposal is pending.
+        """
         if self.pending is not None:
             return None
         lag_ms = self._leader_partitions.config.replica_lag_time_max_ms
@@ -326,7 +333,7 @@ class RemoteReplicas:
             callback()
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """Return the lowest log start offset of the leader, given here, and all live followers. KIP-107."""
+        """Return the minimum of the leader's `log_start_offset` and those of all live followers. KIP-107."""
         leader_partitions = self._leader_partitions
         return min(
             [

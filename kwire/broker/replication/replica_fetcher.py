@@ -251,7 +251,10 @@ class ReplicaFetcher:
         return diverging.end_offset >= 0 and follower.truncate_to_leader(data)
 
     def _guarded(self, follower: Follower, work: Callable[[], bool], to_retry: list[Follower]) -> None:
-        """Run `work` on a log and handle its errors. `work` returns False if the follower must back off."""
+        """Run `work` on a follower's log, and handle its errors.
+
+        If `work` returns False or has failed temporarily, the follower backs off and is added to `to_retry`.
+        """
         try:
             if not work():
                 self._retry_later(follower, ErrorCode.NONE, to_retry)
@@ -294,7 +297,10 @@ class ReplicaFetcher:
     # --- errors
 
     def _retry_later(self, follower: Follower, code: int, to_retry: list[Follower]) -> None:
-        """Back off after the leader returned `code` for this partition. NONE: the response was not usable."""
+        """Back off after the leader returned `code` for this partition, and add the follower to `to_retry`.
+
+        NONE means that the response was not usable. After FENCED_LEADER_EPOCH, fetching stops instead.
+        """
         if code == ErrorCode.FENCED_LEADER_EPOCH:
             # The response is for the follower's current epoch, so this broker will soon receive newer
             # metadata.

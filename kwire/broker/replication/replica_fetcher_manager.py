@@ -1,4 +1,4 @@
-"""The replica fetchers of a broker: up to `num.replica.fetchers` per leader, which share its partitions."""
+"""A broker's replica fetchers: up to `num.replica.fetchers` per leader share the leader's partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FETCH_VERSIONS: Final = ((27, 18), (21, 17), (19, 16), (10, 15), (9, 14), (0, 13))
 LIST_OFFSETS_VERSIONS: Final = ((29, 11), (25, 10), (21, 9), (9, 8), (0, 7))
-"""Pairs of a metadata.version and the version of ListOffsets that brokers use from it on, as in Kafka."""
+"""Pairs of a metadata.version level and the API version that brokers use from that level on, as in Kafka."""
 
 
 class ReplicaFetcherManager:
@@ -34,7 +34,7 @@ class ReplicaFetcherManager:
         stage: Callable[[StagedAppends], None],
         on_truncated: Callable[[Partition], None] = lambda partition: None,
     ) -> None:
-        """`image` returns the current metadata; `stage` registers a fetcher for a commit at the turn's end.
+        """`image` returns the current metadata; `stage` makes the caller commit a fetcher at the turn's end.
 
         `on_truncated` is called after a follower's log was truncated or restarted.
         """
@@ -54,7 +54,7 @@ class ReplicaFetcherManager:
     # --- followers
 
     def add_fetcher(self, partition: Partition, leader_id: int, leader_epoch: int) -> None:
-        """See `FetcherManager`."""
+        """Fetch a partition from this leader in this leader epoch, and no longer from an earlier leader."""
         known = self._followers.get(partition)
         if known is not None:
             fetcher, follower = known
@@ -78,7 +78,7 @@ class ReplicaFetcherManager:
         fetcher.add(follower)
 
     def remove_fetcher(self, partition: Partition) -> None:
-        """See `FetcherManager`."""
+        """Stop fetching a partition, if it is fetched."""
         known = self._followers.pop(partition, None)
         if known is not None:
             fetcher, follower = known
@@ -122,7 +122,7 @@ class ReplicaFetcherManager:
         return next(version for since, version in versions if level >= since)
 
     def address_of(self, broker_id: int) -> PeerAddress | None:
-        """See `FetcherPorts`."""
+        """Return the address of a broker's inter-broker listener, or None if it is unknown."""
         broker = self._image().brokers.get(broker_id)
         endpoint = broker and broker.endpoints.get(self.config.inter_broker_listener_name)
         return None if endpoint is None else PeerAddress(endpoint.host, endpoint.port)

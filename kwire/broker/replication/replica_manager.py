@@ -54,13 +54,13 @@ UNASSIGNED = (None, DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED)
 
 
 class ElectionListener(Protocol):
-    """A coordinator that runs on the leaders of the partitions of its topic."""
+    """A coordinator, which serves the partitions of its topic that this broker leads."""
 
     def elected(self, index: int, leader_epoch: int) -> None:
         """Load the partition: this broker became its leader in this leader epoch."""
 
     def resigned(self, index: int, leader_epoch: int) -> None:
-        """Unload the partition: this broker, its leader in this leader epoch, has resigned."""
+        """Unload the partition: this broker was its leader in this leader epoch, and has resigned."""
 
 
 class ReplicaManager:
@@ -128,7 +128,7 @@ class ReplicaManager:
         return list(self._partitions.values())
 
     def role(self, topic: str, index: int) -> Role:
-        """Return the role of this broker's replica."""
+        """Return the role of this broker's replica: OFFLINE also if its log could not be opened."""
         partition = self._partitions.get((topic, index))
         if partition is not None:
             return partition.role
@@ -144,7 +144,8 @@ class ReplicaManager:
     def led_partition(self, topic: str, index: int) -> Partition:
         """Return the partition, of which this broker must be the leader.
 
-        Raises ApiError KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER or UNKNOWN_TOPIC_OR_PARTITION otherwise.
+        Raises ApiError: KAFKA_STORAGE_ERROR if the replica is offline; NOT_LEADER_OR_FOLLOWER;
+        UNKNOWN_TOPIC_OR_PARTITION.
         """
         partition = self._partitions.get((topic, index))
         if partition is not None and partition.role is Role.LEADER:
@@ -210,7 +211,7 @@ class ReplicaManager:
                 partition.sync(lambda error: None)
 
     def complete_delayed_fetches(self) -> None:
-        """Complete every delayed fetch because the broker is shutting down."""
+        """Complete every delayed fetch, and create no more replicas, because the broker is shutting down."""
         self._new.clear()
         for partition in self._partitions.values():
             partition.complete_delayed_fetches()
@@ -218,7 +219,10 @@ class ReplicaManager:
     # --- metadata
 
     def start(self) -> None:
-        """Open the replicas in the metadata, create missing replicas, and mark unknown logs as stray."""
+        """Open the replicas in the metadata, create missing replicas, and mark unknown logs as stray.
+
+        No replica is created while a log directory is offline, because the directory may contain its log.
+        """
         topics = self._image().topics
         for log in list(self._log_manager.logs()):
             if log.topic != METADATA_TOPIC:
@@ -297,7 +301,10 @@ class ReplicaManager:
         self._apply_configs({name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC})
 
     def _create_new(self, at_least: int = 1) -> None:
-        """Create new replicas for one slice of time, and schedule the remaining replicas for later turns."""
+        """Create new replicas, and schedule the remaining replicas for later turns.
+
+        This turn creates replicas for `SLICE_MS`, but `at_least` this number.
+        """
         self._is_creating = False
         until_ms = self._host.monotonic_ms() + SLICE_MS
         topics = self._image().topics
@@ -320,7 +327,7 @@ class ReplicaManager:
             self._assign_directories(topics[name] for name in names if name in topics)
 
     def _apply_role(self, topic: TopicImage, index: int, *, is_new: bool = False) -> None:
-        """Make the replica leader or follower, according to the metadata."""
+        """Make the replica leader or follower, according to the metadata. A storage failure is logged."""
         image = topic.partitions[index]
         if self._node_id not in image.replicas:
             return
@@ -424,7 +431,7 @@ class ReplicaManager:
                 )
 
     def _assign_directories(self, topics: Iterable[TopicImage]) -> None:
-        """Report the directories of logs whose directories the controller does not know."""
+        """Report the directories of replicas for which the metadata has no directory or another directory."""
         found: dict[tuple[Uuid, int], Uuid] = {}
         first, *more = self._log_manager.directories()
         for topic in topics:

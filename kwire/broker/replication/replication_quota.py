@@ -1,10 +1,10 @@
 """Replication quotas: limits for the traffic of replicas that are catching up. KIP-73.
 
 `leader.replication.throttled.rate` limits the bytes that a broker sends to followers, and
-`follower.replication.throttled.rate` limits the bytes that it fetches from leaders. Both limits apply only to
-the replicas listed in `*.replication.throttled.replicas` of their topics. The rate is measured over the last
-`replication.quota.window.num` windows. In-sync replicas are never throttled, so throttling never shrinks an
-ISR.
+`follower.replication.throttled.rate` limits the bytes that a broker fetches from leaders. Each limit applies
+only to the replicas in the topic configuration `*.replication.throttled.replicas` of the same side. The rate
+is measured over the last `replication.quota.window.num` windows. In-sync replicas are never throttled, so
+throttling never shrinks an ISR.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ MAX_PARSED: Final = 1_000
 
 
 def configured_rate(image: MetadataImage, node_id: int, name: str) -> int | None:
-    """Return the dynamic limit for this broker or for all brokers, in bytes per second; None for no limit."""
+    """Return the dynamic configuration `name` of this broker, or else of all brokers, in bytes per second.
+
+    None means no limit.
+    """
     for resource in (str(node_id), ""):
         text = image.config(RESOURCE_BROKER, resource).get(name, "")
         if text.isdigit():
@@ -50,7 +53,7 @@ class ReplicationQuota:
         self._parsed: dict[str, frozenset[int]] = {}
 
     def is_throttled(self, topic: str, index: int) -> bool:
-        """Whether this broker's replica of the partition is throttled."""
+        """Whether the quota applies to this broker's replica of the partition."""
         listed = self._image().config(RESOURCE_TOPIC, topic).get(self._replicas, "")
         if listed in NO_REPLICA:
             return False
@@ -77,7 +80,7 @@ class ReplicationQuota:
 
     @property
     def is_quota_exceeded(self) -> bool:
-        """Whether throttled replicas have to wait now."""
+        """Whether the recorded traffic exceeds the limit, so that throttled replicas have to wait."""
         rate = configured_rate(self._image(), self._config.node_id, self._rate)
         if rate is None:
             return False

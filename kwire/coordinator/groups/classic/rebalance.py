@@ -122,7 +122,7 @@ class ClassicGroups:
             group.complete_join(member, _join_error(response_error(error)))
 
     def sync(self, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
-        """Handle SyncGroup: store the leader's assignments, or return the stored assignment of the member.
+        """Handle SyncGroup: store the assignments that a leader sends, and return the member's assignment.
 
         Responses wait until the leader's assignments are committed.
         """
