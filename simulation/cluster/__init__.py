@@ -2,8 +2,8 @@
 
 The seed determines the cluster, the latency of each frame, the failures, which unsynced data a disk keeps,
 and what clients do. So a seed that fails once always fails in the same way. The guide is docs/simulation.md.
-Nodes, network, fault injector and invariants are in `kwire.testing.simulated`, with which users can simulate
-clusters for their own programs. The simulated clients send the same requests as unmodified Kafka clients.
+Nodes, fault injector and invariants are in `kwire.testing.simulated`, with which users can simulate clusters
+for their own programs. The simulated clients send the same requests as unmodified Kafka clients.
 
     history                 the run of one seed: start, clients, faults, convergence
     elected                 the same with several controllers: `python -m simulation.cluster.elected`
@@ -13,7 +13,7 @@ clusters for their own programs. The simulated clients send the same requests as
     consumers               consumers of both isolation levels
     group_members           members of consumer groups, of both protocols
     group_oracle            the expected assignments and committed offsets of a group
-    offset_committer        a client that commits offsets without a group's members
+    offset_committer        a client that commits offsets for a group without members
     operator                an operator: reassignments, elections, configurations
     delayed_requests        requests that are delayed until the worst moment
     planted_bugs            removed safeguards, each of which the simulation must detect

@@ -33,7 +33,10 @@ NO_BROKER: Final = -1
 
 
 class Consumer(SimulatedClient):
-    """Reads its partitions in turn. Requests have the leader epoch, so that a former leader rejects them."""
+    """A consumer that reads its partitions in turn, and checks each record with the oracle.
+
+    Its requests have the leader epoch, so that a former leader rejects them.
+    """
 
     def __init__(
         self, *arguments: Any, oracle: Oracle, partitions: list[TopicPartition], read_committed: bool = False

@@ -1,10 +1,10 @@
-"""Requests that are delayed until the worst moment. Random latencies produce that in no seed of thousands.
+"""Requests that are delayed until the worst moment. Random latencies hit it in none of thousands of seeds.
 
 KIP-903: a leader sends an AlterPartition request that adds a follower to the ISR. The request arrives after
 the follower has restarted without its data, so it is delayed for longer than the follower's session timeout.
 
 Generations: a member's offset commit arrives after other members have got its partitions and committed later
-offsets, and just before a member fetches its offsets.
+offsets, and just before a member fetches the committed offsets.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PAUSE_MS: Final = 1_500
 MEMBER_EXPIRED_MS: Final = 3_200
 """The delay of a commit. It exceeds the member's session timeout and the member's request timeout."""
 API_KEY: Final = struct.Struct(">4xh")
-"""The layout of a request frame up to the API key, which follows the size."""
+"""The layout of a request frame up to the API key, which follows the size prefix."""
 
 
 class DelayedAlterPartition:
-    """Delays AlterPartition requests until the joining follower has restarted without its data."""
+    """A delay of AlterPartition requests, until the joining follower is back without its data."""
 
     def __init__(self, environment: SimulatedEnvironment, injector: FaultInjector) -> None:
         self._environment = environment
@@ -100,7 +100,7 @@ class DelayedAlterPartition:
 
 
 class DelayedCommits:
-    """Delays commits of a group's members until other members fetch their offsets."""
+    """A delay of one offset commit at a time, until its sender has expired and a member fetches offsets."""
 
     def __init__(self, environment: SimulatedEnvironment, injector: FaultInjector, members: str) -> None:
         """Delay offset commits of clients whose names begin with `members`."""

@@ -18,7 +18,7 @@ SPECS: Final = (
 
 
 def elected_history(seed: int) -> History:
-    """Return the run of a seed with several controllers."""
+    """Create the run of a seed, for a cluster with several controllers."""
     rng = random.Random(f"kwire elected {seed}")
     fetch_bytes = rng.choice((150, 600, 1 << 20))
     return History(seed, spec=rng.choice(SPECS)._replace(fetch_bytes=fetch_bytes))

@@ -86,7 +86,7 @@ class RebalanceNeeded(Exception):
 
 
 class Member(Consumer):
-    """The common base of members of both protocols."""
+    """The base class of members, which use the classic protocol or the consumer protocol."""
 
     def __init__(self, *arguments: Any, group: GroupOracle, **named: Any) -> None:
         super().__init__(*arguments, partitions=group.partitions, **named)
@@ -97,7 +97,7 @@ class Member(Consumer):
         self.owned: dict[TopicPartition, bool] = {}
         """The assigned partitions. The value is whether the partition's committed offset is known."""
         self._committed: dict[TopicPartition, int] = {}
-        """The last acknowledged commit of each assigned partition."""
+        """The committed offset of each assigned partition, as last fetched or acknowledged."""
         self._process_numbers = count(1)
         self._process_name = self.name
         self._next_heartbeat_ms = 0
@@ -152,17 +152,17 @@ class Member(Consumer):
 
     @abstractmethod
     def _heartbeat(self, coordinator: PeerAddress) -> Steps[None]:
-        """Send a heartbeat."""
+        """Send a heartbeat. `_check_error` handles an error in the response."""
 
     @abstractmethod
     def _leave(self, coordinator: PeerAddress) -> Steps[None]:
-        """Leave the group."""
+        """Send a request to leave the group, and ignore errors."""
 
     def _on_fenced(self) -> None:
-        """Reset the member id and the generation after the coordinator has rejected them."""
+        """Reset the member id after the coordinator has rejected it, in the classic protocol only."""
 
     def _start_process(self) -> None:
-        """Forget the member's state, as a new process does."""
+        """Give the member the name, and in subclasses the member id, of a new process."""
         self._process_name = f"{self.name}.{next(self._process_numbers)}"
 
     def _give_up_partitions(self) -> None:
@@ -225,7 +225,7 @@ class Member(Consumer):
         self.owned[tp] = True
 
     def _add_member_identity(self, wanted: OffsetFetchRequestGroup) -> None:
-        """Add the member id and the member epoch to an OffsetFetch request (KIP-848)."""
+        """Add the member id and the member epoch to an OffsetFetch request, in the consumer protocol only."""
 
     def _commit(self, coordinator: PeerAddress, tp: TopicPartition) -> Steps[None]:
         offset, generation = self.positions[tp], self.generation
@@ -247,7 +247,7 @@ class Member(Consumer):
 
 
 class ClassicMember(Member):
-    """A member of the classic protocol."""
+    """A member that uses the classic protocol."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -281,7 +281,7 @@ class ClassicMember(Member):
         yield from self._sync(coordinator, response.generation_id, members)
 
     def _sync(self, coordinator: PeerAddress, generation: int, members: list[str]) -> Steps[None]:
-        """Send SyncGroup. The leader also assigns each partition to one of `members`."""
+        """Send SyncGroup. The leader assigns each partition to one of `members`; for others, it is empty."""
         shares: dict[str, list[TopicPartition]] = {member: [] for member in members}
         self._assigned_count = len(self.group.partitions) if members else 0
         for tp in self.group.partitions if members else ():
@@ -324,7 +324,7 @@ class ClassicMember(Member):
 
 
 class ConsumerMember(Member):
-    """A member of the consumer protocol."""
+    """A member that uses the consumer protocol."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -399,7 +399,7 @@ class ConsumerMember(Member):
 
 
 def _serialize(message: Message) -> bytes:
-    """Return a serialized message after its version, as in the bytes fields of the classic protocol."""
+    """Return the version and the serialized message, as in the bytes fields of the classic protocol."""
     data = bytearray(PROTOCOL_VERSION)
     encoder(type(message), 0)(message, data, [])
     return bytes(data)

@@ -21,7 +21,7 @@ NOTHING: Final = -1
 
 @dataclass(slots=True)
 class CommittedOffset:
-    """The committed offset of a partition."""
+    """The committed offset that the oracle expects for a partition."""
 
     offset: int = NOTHING
     generation: int = NOTHING
@@ -89,8 +89,8 @@ class GroupOracle:
     ) -> None:
         """Note that the coordinator confirmed these partitions to a member of the consumer protocol.
 
-        The response count was `requested_at` when the member sent its heartbeat. Raises Violation if the
-        coordinator has confirmed another owner since then.
+        The response count was `requested_at` when the member sent its heartbeat. Raises Violation if a
+        partition had a later confirmed owner before that.
         """
         self.response_count += 1
         for tp in partitions:
@@ -115,7 +115,10 @@ class GroupOracle:
             committed.unacknowledged.discard((generation, offset))
 
     def on_offset_fetched(self, member: str, tp: TopicPartition, generation: int, offset: int) -> None:
-        """Check the offset that a member fetched for a newly assigned partition. Raises Violation."""
+        """Check the offset that a member fetched for a newly assigned partition.
+
+        Raises Violation unless the offset is the last acknowledged one or from a commit without a response.
+        """
         committed = self._committed_of(tp)
         if generation < committed.generation:
             return  # the member does not know yet that it was removed from the group

@@ -54,7 +54,7 @@ class History:
         if disks.random() < 0.2:
             self._spec = self._spec._replace(log_dirs=2)
         if disks.random() < 0.15:
-            # An election has four syncs in a row, within half its timeout if clocks are fast.
+            # An election needs four syncs in a row. With fast clocks, it has half the election timeout.
             slow_ms = 300 if len(self._spec.controllers) == 1 else 100
             self._spec = self._spec._replace(max_work_ms=slow_ms)
         if self._random_for("racks").random() < 0.25:
@@ -69,7 +69,7 @@ class History:
         self._group: GroupOracle | None = None
 
     def _random_for(self, purpose: str) -> random.Random:
-        """Return a separate generator, so that an additional choice does not change other seeds' runs."""
+        """Return a separate generator for a choice, so that a new choice does not change existing runs."""
         return random.Random(f"kwire cluster {self.seed}: {purpose}")
 
     @property
@@ -208,7 +208,7 @@ class History:
         environment.oracle.check()
 
     def _check_reauthentication(self, environment: SimulatedEnvironment) -> None:
-        """Check in a run without faults that no connection is closed for lack of reauthentication."""
+        """Check after the faults that sessions are reauthenticated and no connection outlives its session."""
         spec = environment.spec
         if (
             not spec.uses_sasl
@@ -248,7 +248,7 @@ class History:
 
 
 def _with_clock_drift(spec: ClusterSpec, rng: random.Random) -> ClusterSpec:
-    """Return the cluster. In some seeds, its clocks have different speeds or differ by hours."""
+    """Return the spec, in some seeds with clocks of different speeds or with clocks hours apart."""
     if rng.random() < 0.7:
         return spec
     speeds, hours = ((50, 80, 100, 125, 200), 4) if rng.random() < 0.7 else ((100,), 10)

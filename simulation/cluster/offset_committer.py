@@ -27,7 +27,7 @@ OFFSETS: Final = TopicPartition("__consumer_offsets", 0)
 
 
 class OffsetCommitter(SimulatedClient):
-    """Commits increasing offsets of one partition, as the only client of its group."""
+    """A client that commits increasing offsets of one partition, as the only client of its group."""
 
     def __init__(self, *arguments: Any, oracle: Oracle, tp: TopicPartition) -> None:
         super().__init__(*arguments)
@@ -51,7 +51,7 @@ class OffsetCommitter(SimulatedClient):
             coordinator = yield from self.coordinator_of(self.name, GROUP)
 
     def _commit(self, coordinator: PeerAddress) -> Steps[bool]:
-        """Commit the next offset, and return whether the broker is still the coordinator."""
+        """Commit the next offset. Returns False if the coordinator must be looked up again."""
         self._last_sent += 1
         offset = self._last_sent
         wanted = OffsetCommitRequestPartition(
@@ -74,7 +74,7 @@ class OffsetCommitter(SimulatedClient):
         return True
 
     def _fetch(self, coordinator: PeerAddress) -> Steps[bool]:
-        """Fetch and check the committed offset, and return whether the broker is still the coordinator."""
+        """Fetch and check the committed offset. Returns False if the coordinator must be looked up again."""
         topic = OffsetFetchRequestTopics(name=self._tp.topic, partition_indexes=[self._tp.partition])
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.name, topics=[topic])])
         before = self._oracle.led_epoch(OFFSETS, coordinator)

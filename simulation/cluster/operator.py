@@ -46,7 +46,10 @@ CONFIGS: Final = (
 
 
 class Operator(SimulatedClient):
-    """Performs one operation after another, and checks only that errors are retriable or expected."""
+    """A client that performs one random operation after another.
+
+    It checks only that errors are retriable or expected.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,10 @@ class Operator(SimulatedClient):
         replicas: int,
         max_partitions: int = 0,
     ) -> None:
-        """Create an operator that may add partitions to a topic, up to `max_partitions`."""
+        """Create an operator, which may add partitions to a topic up to `max_partitions` (0: add none).
+
+        `brokers` are the ids of brokers for reassignments, and `replicas` is the number of replicas.
+        """
         super().__init__(*arguments)
         self._oracle = oracle
         self._partitions = partitions
@@ -81,7 +87,7 @@ class Operator(SimulatedClient):
             (action,) = self.rng.choices(actions, weights)
             yield from action(self.rng.choice(self._partitions))
         for tp in self._partitions:
-            # A reassignment may never complete if it replaced another one, as it waits for a removed replica.
+            # A reassignment that replaced another one may wait for a removed replica, and never complete.
             while not (yield from self._alter_reassignment(tp, None)):
                 yield self.backoff()
                 yield from self.refresh()
@@ -94,7 +100,10 @@ class Operator(SimulatedClient):
         yield from self._alter_reassignment(tp, None)
 
     def _alter_reassignment(self, tp: TopicPartition, replicas: list[int] | None) -> Steps[bool]:
-        """Start or cancel a reassignment. Returns whether it worked or there was none to cancel."""
+        """Reassign a partition to `replicas`, or cancel its reassignment if `replicas` is None.
+
+        Returns whether this succeeded or there was no reassignment to cancel.
+        """
         wanted = ReassignablePartition(partition_index=tp.partition, replicas=replicas)
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=TIMEOUT_MS, topics=[ReassignableTopic(name=tp.topic, partitions=[wanted])]

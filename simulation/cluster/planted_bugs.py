@@ -172,7 +172,7 @@ def _replicas_outside_the_isr_become_leader(replace: SetAttribute) -> None:
 
 
 def _brokers_are_unfenced_before_they_have_caught_up(replace: SetAttribute) -> None:
-    """Remove the checks of the broker and of the controller."""
+    """Remove the broker's check and the controller's check."""
 
     def check_registration(self: BrokerLifecycleManager, image: MetadataImage) -> None:
         self._transition(LifecycleEvent.REGISTRATION_SEEN)

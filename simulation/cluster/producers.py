@@ -20,7 +20,7 @@ TIMEOUT_MS: Final = 1_500
 
 
 class Producer(SimulatedClient):
-    """Writes to its partitions, with acks=all or acks=1, idempotent or not."""
+    """A producer that writes to its partitions, with acks=all or acks=1, idempotent or not."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Producer(SimulatedClient):
         return batch
 
     def take_producer_id(self) -> Steps[None]:
-        """Request a producer id from any broker."""
+        """Request a producer id until a broker returns one, and restart all sequences at 0."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         while True:
             response = yield from self.request(self.any_broker(), INIT_PRODUCER_ID_VERSION, request)

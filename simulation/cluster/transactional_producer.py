@@ -53,7 +53,7 @@ class TransactionalProducer(Producer):
         self.produce_version = NEW_PRODUCE_VERSION if self._uses_transactions_v2 else OLD_PRODUCE_VERSION
         self._transactions = 0
         self._has_unanswered_request = False
-        """Whether a delayed EndTxn may still arrive and end a later transaction, as before KIP-890."""
+        """Whether a delayed request may still arrive and affect a later transaction, as before KIP-890."""
 
     def run(self) -> Steps[None]:
         while not self.is_stopping:
@@ -67,7 +67,7 @@ class TransactionalProducer(Producer):
         yield from self._initialize()  # this aborts an open transaction
 
     def _initialize(self) -> Steps[PeerAddress]:
-        """Fence other producers of this transactional id, and return its coordinator."""
+        """Send InitProducerId until it succeeds, and return the coordinator of the transactional id."""
         self._has_unanswered_request = False
         request = InitProducerIdRequest(
             transactional_id=self.name, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS

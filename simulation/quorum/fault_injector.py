@@ -41,7 +41,7 @@ class SimulatedQuorum(Protocol):
 
 
 class QuorumFaultInjector:
-    """Injects faults into a quorum until `heal` is called."""
+    """An injector of random faults into a quorum, from `start` until `heal`."""
 
     def __init__(self, history: SimulatedQuorum) -> None:
         self._history = history
@@ -98,7 +98,7 @@ class QuorumFaultInjector:
         self._history.log_event("links are restored")
 
     def _isolate(self) -> None:
-        """Disconnect one node, preferably the leader, from all others."""
+        """Block the links from and to one node, or one direction only. The leader is preferred."""
         leader = self._history.leader
         ids = list(self._history.nodes)
         alone = self._rng.choice(ids) if leader is None or self._rng.random() < 0.4 else leader.key.replica_id
@@ -113,7 +113,7 @@ class QuorumFaultInjector:
     # --- nodes
 
     def start(self, until_ms: int) -> None:
-        """Inject faults from now on, until `heal` is called."""
+        """Inject faults from now on, until `heal` is called. `until_ms` has no effect."""
 
         def act() -> None:
             if self._is_over:
@@ -151,7 +151,10 @@ class QuorumFaultInjector:
                 self._history.run_after(rng.choice([1, 50, 500, 1500]), partial(self._start, node))
 
     def maybe_cut_power(self, node: SimulatedNode) -> None:
-        """Sometimes cut a node's power. Called after a vote, a won election or a truncation of the node."""
+        """Sometimes cut a node's power soon.
+
+        Called when the node votes, wins an election, truncates its log or installs a snapshot.
+        """
         incarnation = node.incarnation
 
         def die() -> None:
@@ -239,7 +242,10 @@ class QuorumFaultInjector:
         return all(self._has_majority(voters, excluding=node) for voters in sets)
 
     def _has_majority(self, voters: VoterSet, excluding: SimulatedNode | None = None) -> bool:
-        """Return whether a majority of these voters still has its directories. `excluding` does not count."""
+        """Return whether a majority of `voters` still have the directories in the voter set.
+
+        The node `excluding` does not count.
+        """
         nodes = (self._history.nodes.get(voter.key.replica_id) for voter in voters)
         kept = sum(
             node is not None and node is not excluding and node.key == voter.key

@@ -136,13 +136,13 @@ class History:
                 self._check(node)
 
         # Despite rounding, the event must not run before the node's own clock has reached the time.
-        self.at(self._now_ms + (max(0, delay_ms) + (node.speed != 1.0)) / node.speed, now)
+        self.run_at(self._now_ms + (max(0, delay_ms) + (node.speed != 1.0)) / node.speed, now)
 
-    def at(self, when_ms: float, act: Callable[[], None]) -> None:
+    def run_at(self, when_ms: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when_ms, next(self._order), act))
 
     def run_after(self, delay_ms: float, act: Callable[[], None]) -> None:
-        self.at(self._now_ms + delay_ms, act)
+        self.run_at(self._now_ms + delay_ms, act)
 
     def send(self, node: SimulatedNode, send: outputs.Send) -> None:
         is_pending = True
@@ -186,7 +186,7 @@ class History:
         self.deliver(node, other, arrive)
 
     def deliver(self, sender: SimulatedNode, receiver: SimulatedNode, arrive: Callable[[], None]) -> None:
-        """Send a message over the network, which may lose, delay or duplicate the message."""
+        """Call `arrive` when a message arrives. The network may lose, delay or duplicate the message."""
         for delay_ms in self.faults.delays_ms(sender.key.replica_id, receiver.key.replica_id):
             self.run_after(delay_ms, arrive)
 

@@ -76,7 +76,7 @@ class Invariants:
                 self._vote(node.key, requested.replica_epoch, node.key)
 
     def on_vote(self, voter: SimulatedNode, request: VoteRequest, response: VoteResponse) -> None:
-        """Check a voter's response to a Vote request."""
+        """Check a voter's response to a Vote request, and record a granted vote."""
         if response.error_code or not response.topics:
             return
         requested, granted = request.topics[0].partitions[0], response.topics[0].partitions[0]
@@ -132,7 +132,7 @@ class Invariants:
         durable = 0
         for voter in leader.log.voters:
             key = voter.key
-            node = self._find_node(key) or self.wiped_nodes.get(key)  # its data was durable there once
+            node = self._find_node(key) or self.wiped_nodes.get(key)  # wiped directories count, too
             if node is None or node.log.synced_offset < offset:
                 continue
             there = node.log.epoch_at(offset)
@@ -176,7 +176,7 @@ class Invariants:
     # --- after each event
 
     def check(self, node: SimulatedNode, local_ms: int) -> None:
-        """Check the node that has processed an event."""
+        """Check the node that has processed an event, at `local_ms` on its clock."""
         machine = node.machine
         was = self._last_state.get(node.key)
         now = (machine.epoch, machine.role, node.incarnation)
@@ -218,7 +218,7 @@ class Invariants:
                 raise Violation(f"{node} is leader of epoch {epoch} with {last}, unlike what is committed")
 
     def on_fetch(self, leader: SimulatedNode, voter_id: int, local_ms: int) -> None:
-        """Note that a voter has fetched from the leader."""
+        """Note that a voter has fetched from the leader, at `local_ms` on the leader's clock."""
         self._last_fetch_ms.setdefault(leader.key, {})[voter_id] = local_ms
 
     def _check_leader_is_followed(self, node: SimulatedNode, local_ms: int) -> None:

@@ -141,8 +141,8 @@ class SimulatedLog:
         if not self.awaits_sync:
             self.awaits_sync, self._synced_content = True, (self.start_offset, self.batches.copy())
 
-    def restore_unsynced(self) -> None:
-        """Undo unsynced truncations, as a power loss may do. The caller must call `crash` next."""
+    def undo_unsynced(self) -> None:
+        """Undo unsynced truncations and installations, as a power loss may do. Call `crash` next."""
         self.start_offset, self.batches = self._synced_content
 
     def read(self, offset: int, max_batches: int) -> list[Batch]:
@@ -155,7 +155,10 @@ class SimulatedLog:
         self.high_watermark = max(self.high_watermark, min(offset, self.end_offset))
 
     def take_snapshot(self, size: int) -> SavedSnapshot | None:
-        """Take a snapshot up to the high watermark. Returns None if the latest snapshot extends as far."""
+        """Take a snapshot of `size` bytes up to the high watermark.
+
+        Returns None if the latest snapshot extends as far, or if the epoch there is unknown.
+        """
         offset = self.high_watermark
         epoch = self.epoch_at(offset)
         if offset <= self.start_offset or epoch < 0:
@@ -197,7 +200,7 @@ class SimulatedLog:
         self.load(saved)
 
     def load(self, saved: SavedSnapshot) -> None:
-        """Use the voters in a snapshot."""
+        """Replace the voter history by the voters and the kraft.version of a snapshot."""
         self.history.clear()
         offset = saved.snapshot.end_offset - 1
         if saved.kraft_version:

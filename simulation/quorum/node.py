@@ -47,7 +47,7 @@ class NodeEnvironment(Protocol):
 
     def now_ms(self) -> int: ...
     def schedule(self, node: SimulatedNode, delay_ms: int, act: Callable[[], None]) -> None:
-        """Call `act` after a delay on the node's clock, unless the node crashes before."""
+        """Call `act` after a delay on the node's clock, unless the node crashes before that."""
 
     def send(self, node: SimulatedNode, send: outputs.Send) -> None: ...
     def log_node(self, node: SimulatedNode, text: str) -> None: ...
@@ -104,7 +104,7 @@ class SimulatedNode:
         self.quorum_state = QuorumState()
         """The durable content of quorum-state."""
         self.committed = 0
-        """The high watermark at the start of this process, or after it has installed a snapshot."""
+        """The high watermark when this process started, or when it last installed a snapshot."""
         self._environment = environment
         self._queue: deque[Output] = deque()
         self._pending_states: list[tuple[int, QuorumState]] = []
@@ -176,7 +176,7 @@ class SimulatedNode:
         kept_offset = self.log.end_offset
         if loses_power:
             if self.log.awaits_sync and rng.random() < 0.5:
-                self.log.restore_unsynced()
+                self.log.undo_unsynced()
             ends = [one.end_offset for one in self.log.batches if one.end_offset >= self.log.synced_offset]
             kept_offset = rng.choice([self.log.synced_offset, *ends])
         self.log.crash(kept_offset, self.static)
@@ -345,7 +345,10 @@ class SimulatedNode:
     # --- requests and responses
 
     def propose(self, command: str) -> int | None:
-        """Append a command and return its offset, or None if this node is not the leader."""
+        """Append a command and return its offset, or None if this node cannot append a command now.
+
+        The node must be leader, have records of its epoch, and have executed all outputs.
+        """
         machine, log = self.machine, self.log
         if not self.is_up or self.failed or self._queue or machine.role is not QuorumRole.LEADER:
             return None
@@ -379,7 +382,7 @@ class SimulatedNode:
         self._handle(lambda: self.machine.answered(number, response, self.local_ms))
 
     def run_on_machine(self, act: Callable[[Machine], list[Output]]) -> None:
-        """Call a method of the state machine and execute its outputs."""
+        """Call `act` with the state machine, and execute the outputs that `act` returns."""
         self._handle(lambda: act(self.machine))
 
     # --- serving the log

@@ -35,9 +35,10 @@ def flip_random_bit(disk: MemoryDisk, directory: str, rng: random.Random) -> str
 
 
 def check_after_bit_flip(log: Log, expected: ExpectedLog, flipped: str, *, was_clean: bool) -> int:
-    """Read every expected offset, and return how many offsets cannot be read. Raises Violation.
+    """Read every expected offset, and return how many offsets cannot be read.
 
-    `flipped` is the name of the damaged file.
+    `flipped` is the name of the damaged file, and `was_clean` whether the broker shut down cleanly. Raises
+    Violation if a wrong record is read, or a record is lost that the damage does not affect.
     """
     lost = 0
     is_log = flipped.endswith(".log")

@@ -198,7 +198,7 @@ class SimulatedStorage:
         return self.manager.directories()[0].offline
 
     def shut_down(self) -> None:
-        """Shut down cleanly, except for what fails because of the disk."""
+        """Shut down cleanly, except for operations that the disk fails."""
         self.cleaner.stop()
         self.manager.shutdown(self.host.now_ms())
 
@@ -290,7 +290,7 @@ class SimulatedStorage:
             return self.disk.read(path) if self.disk.exists(path) else b""
 
     def recoverable_files(self) -> dict[str, bytes]:
-        """Return the files that a second recovery must not change."""
+        """Return the content, by path, of the files that a second recovery must not change."""
         empty = {
             f"{log.topic}-0/leader-epoch-checkpoint"
             for log in self.manager.logs()

@@ -68,7 +68,10 @@ class ExpectedLog:
         self.max_end = offset
 
     def on_recovery(self, found: dict[int, RecordContent], end: int, *, durable: bool) -> None:
-        """Replace the expected content with the records that recovery found after a crash."""
+        """Replace the expected content with the records that recovery found after a crash.
+
+        With `durable`, these records also survive a later power loss.
+        """
         self.records = dict(found)
         self.acknowledged_end = self.max_end = end
         self.checkpointed_high_watermark = min(self.checkpointed_high_watermark, end)
@@ -85,9 +88,10 @@ class ExpectedLog:
         self.gaps.update(gaps)
 
     def check(self, found: dict[int, RecordContent], start: int, end: int, required_end: int) -> None:
-        """Check the records of a log.
+        """Check the records that were found in a log, from `start` to `end`. Raises Violation.
 
-        All expected records before `required_end` must exist unchanged. Other records must not exist.
+        All expected records before `required_end` must exist unchanged, except those that compaction may
+        remove. Records that were never appended must not exist.
         """
         if end < required_end:
             raise Violation(f"the log ends at {end}, but must have all records before {required_end}")

@@ -27,7 +27,7 @@ from simulation.storage.invariants import LogScan
 
 STEPS = 60
 RECOVERIES = 20
-"""The number of attempts at recovery with faults. Later attempts have no faults."""
+"""The maximum number of attempts at one recovery that may have faults."""
 
 
 class History:
@@ -338,7 +338,7 @@ class History:
         self._flush_due()
 
     def _flush_partition_metadata(self, partition: SimulatedPartition) -> None:
-        """Write partition.metadata of a new log. A broker does this before the first acknowledgement."""
+        """Write partition.metadata of a new log. A broker does this before the first acknowledgment."""
         log = self._storage.log(partition)
         ticket = log.begin_partition_metadata_flush()
         assert ticket is not None
@@ -347,7 +347,7 @@ class History:
         self._log(f"{partition.topic}: partition.metadata is written")
 
     def _retry(self, partition: SimulatedPartition) -> None:
-        """Send the last batch of each producer again, as after a lost response. It must be a duplicate."""
+        """Append the last batch of each producer again. The log must detect the duplicates."""
         log = self._storage.log(partition)
         for producer_id, producer in partition.producers.items():
             if producer.last is None or producer.last[1] < log.log_start_offset:

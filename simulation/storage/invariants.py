@@ -61,7 +61,10 @@ class LogScan:
         }
 
     def gaps(self, end: int) -> list[tuple[int, int]]:
-        """Return the ranges of missing offsets between segments and at the end."""
+        """Return ranges of missing offsets up to `end`, as (first offset, next existing offset).
+
+        Ranges within a segment are not included.
+        """
         found = []
         for before, after in pairwise(self.batches):
             if (

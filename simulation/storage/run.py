@@ -31,7 +31,10 @@ HistoryFactory = Callable[[int], SeedHistory]
 
 
 def find_failure(seed: int, make: HistoryFactory, module: str) -> str | None:
-    """Run a seed. Returns the failure with the transcript, or None if the run passes."""
+    """Run a seed. Returns the failure with the transcript, or None if the run passes.
+
+    `make` creates the run. `module` is the name in the command that replays it.
+    """
     history = make(seed)
     try:
         history.run()
@@ -53,7 +56,7 @@ def _disable_logging() -> None:
 
 
 def main(make: HistoryFactory, module: str, arguments: list[str] | None = None) -> int:
-    """Run the command of the simulation in package `module`."""
+    """Run the command line of the simulation in package `module`, and return the exit status."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--seed", type=int, help="run this seed and print its transcript")
     parser.add_argument("--seeds", type=int, default=1000, help="number of seeds to run (default: 1000)")
