@@ -1,7 +1,7 @@
 """CreateTopics v2–7, DeleteTopics v1–6, CreatePartitions v0–3.
 
 CreateTopics: KIP-4, KIP-525, KIP-516. DeleteTopics: by name, and from v6 on by name or id (KIP-516).
-CreatePartitions: KIP-195. Topic names that occur twice are rejected before the controller's checks.
+CreatePartitions: KIP-195. CreateTopics and CreatePartitions reject a name that occurs twice.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ FIRST_WITH_DISABLED_CODE = 3
 def create_topics(
     node: ControllerRole, context: ControllerRequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse | Delayed:
-    """Return one result per topic name, or an error for the whole request."""
+    """Create topics. Return one result per topic name.
+
+    Raises ApiError REQUEST_TIMED_OUT if the timeout is not positive.
+    """
     times = Counter(topic.name for topic in request.topics)
     topics = [topic for topic in request.topics if times[topic.name] == 1 and topic.name != METADATA_TOPIC]
 
@@ -110,9 +113,10 @@ def _add_configs(
 def delete_topics(
     node: ControllerRole, context: ControllerRequestContext, request: DeleteTopicsRequest
 ) -> Delayed:
-    """Return one result per topic.
+    """Delete topics. Return one result per topic.
 
-    Raises ApiError if delete.topic.enable is false or the timeout is not positive.
+    Raises ApiError TOPIC_DELETION_DISABLED (before v3, INVALID_REQUEST) if delete.topic.enable is false, or
+    REQUEST_TIMED_OUT if the timeout is not positive.
     """
     version = context.api_version
     if version >= FIRST_WITH_IDS:
@@ -159,7 +163,10 @@ def _response(topics: list[DeletedTopic]) -> DeleteTopicsResponse:
 def create_partitions(
     node: ControllerRole, context: ControllerRequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse | Delayed:
-    """Return one result per topic name, or an error for the whole request."""
+    """Add partitions to topics. Return one result per topic name.
+
+    Raises ApiError REQUEST_TIMED_OUT if the timeout is not positive.
+    """
     times = Counter(topic.name for topic in request.topics)
     topics = [topic for topic in request.topics if times[topic.name] == 1]
     duplicate = Fault(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

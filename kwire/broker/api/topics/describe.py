@@ -1,6 +1,7 @@
 """DescribeTopicPartitions v0: topics by name in pages, with eligible leader replicas. KIP-966.
 
-A page has at most `max.request.partition.size.limit` partitions. The cursor is the start of the next page.
+The limit for the partitions of a page is in the request, and at most `max.request.partition.size.limit`. The
+cursor is the start of the next page.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 def describe_topic_partitions(
     node: BrokerRole, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Return one page of topics. An empty list of topics means all topics."""
+    """Return one page of topics. An empty list of topics means all topics.
+
+    Raises ApiError INVALID_REQUEST for a cursor with a negative index or a topic that is not requested.
+    """
     image = node.image
     everything = not request.topics
     cursor = request.cursor

@@ -2,7 +2,7 @@
 
 In v0, an empty list of topics means all topics. From v1 on, null means all topics, and an empty list means
 none. Versions 0–3 have no `allow_auto_topic_creation` field; it then counts as true. From v12 on, topics can
-be requested by id. If one topic is requested by id, topics requested by name are ignored. A topic that is
+be requested by id. If any topic is requested by id, topics requested by name are ignored. A topic that is
 being auto-created gets UNKNOWN_TOPIC_OR_PARTITION, so that the client retries.
 """
 
@@ -99,7 +99,7 @@ def brokers(node: BrokerRole, image: MetadataImage, listener: str) -> list[Metad
 
 
 def controller_id(node: BrokerRole, image: MetadataImage) -> int:
-    """Return a random live broker, with or without this listener: every KRaft broker forwards requests."""
+    """Return the id of a random unfenced broker, because every broker forwards requests to the controller."""
     alive = image.alive_brokers()
     return node.host.random("metadata answers").choice(alive).broker_id if alive else NO_CONTROLLER
 
@@ -118,7 +118,7 @@ def _check(request: MetadataRequest, version: int) -> None:
 
 
 def _missing(node: BrokerRole, names: list[str], allow_creation: bool) -> list[MetadataResponseTopic]:
-    """Auto-create the topics that do not exist, if that is allowed, and return their results."""
+    """Return an error for each of these missing topics, and auto-create them if that is allowed."""
     out: list[MetadataResponseTopic] = []
     to_create: list[str] = []
     for name in names:
