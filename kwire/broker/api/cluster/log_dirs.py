@@ -2,9 +2,9 @@
 
 DescribeLogDirs: KIP-113, KIP-827 (volume sizes), KIP-1066 (cordoned).
 
-AlterReplicaLogDirs (KIP-113) first checks whether the directory name of the moved replica would be too long,
-then the log directory, then the replica. If a partition occurs twice, its last directory wins. If the broker
-has no replica of a partition, it remembers the directory and later creates the replica there.
+AlterReplicaLogDirs (KIP-113) checks the length of the future replica's directory name, the log directory and
+then the replica. If a partition occurs twice, its last directory wins. If the broker has no replica of a
+partition, it remembers the directory and later creates the replica there.
 """
 
 from __future__ import annotations
@@ -102,10 +102,7 @@ def _offset_lag(node: BrokerRole, log: Log) -> int:
 def alter_replica_log_dirs(
     node: BrokerRole, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    """Start to move replicas to other log directories. Return one result per partition.
-
-    DescribeLogDirs shows the progress.
-    """
+    """Start to move replicas to other log directories. DescribeLogDirs shows the progress."""
     requested = {
         (topic.name, index): directory.path
         for directory in request.dirs

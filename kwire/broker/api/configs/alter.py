@@ -80,7 +80,7 @@ def alter_configs_on_controller(
 ) -> Delayed:
     """Alter configurations on the controller. Return one result per resource.
 
-    A broker has forwarded the request, or a client has sent it to a controller listener.
+    The request was forwarded by a broker or sent to a controller listener.
     """
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     # A resource that occurs several times gets one result, an error.

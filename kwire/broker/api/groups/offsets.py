@@ -66,10 +66,7 @@ def offset_commit(
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     response = OffsetCommitResponse()
     existing: list[OffsetCommitResponsePartition] = []
-    """The results of existing partitions. If there are any, the coordinator checks group and member.
-
-    It does so even if `commits` is empty.
-    """
+    """The results of existing partitions. If there are any, the coordinator checks group and member."""
     commits: list[PartitionCommit] = []
     for topic in request.topics:
         name = node.image.name_of(topic.topic_id) if by_id else topic.name

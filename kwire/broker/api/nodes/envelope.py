@@ -96,7 +96,6 @@ class EnvelopedRequest:
 
     @property
     def api_version(self) -> int:
-        """The version of the enclosed request."""
         return self.header.api_version
 
     @property
@@ -105,10 +104,7 @@ class EnvelopedRequest:
         return self._outer.listener
 
     def complete(self, response: Message) -> None:
-        """Send the response for the client, enclosed in an Envelope response.
-
-        NOT_CONTROLLER becomes the error of the Envelope response, as in `refuse`.
-        """
+        """Send the response for the client in an Envelope response. For NOT_CONTROLLER, see `refuse`."""
         header = self.header
         if getattr(response, "error_code", None) == ErrorCode.NOT_CONTROLLER:
             self._outer.refuse(ApiError(ErrorCode.NOT_CONTROLLER))

@@ -1,8 +1,8 @@
 """BrokerRegistration v0–4, BrokerHeartbeat v0–2, AllocateProducerIds v0, ControllerRegistration v0.
 
 KIP-631, KIP-730 (producer id blocks), KIP-919 (controllers). Each request becomes a command for the
-controller, which checks it. Only the cluster id of a BrokerRegistration, and the metadata version for a
-ControllerRegistration, are checked here.
+controller, which checks it. Only the cluster id of a broker and the metadata version for a controller are
+checked here.
 """
 
 from __future__ import annotations
@@ -121,8 +121,6 @@ def broker_heartbeat(
 def allocate_producer_ids(
     node: ControllerRole, context: ControllerRequestContext, request: AllocateProducerIdsRequest
 ) -> Delayed:
-    """Allocate a block of producer ids to a broker."""
-
     def done(reply: ProducerIdBlock | ApiError) -> None:
         if isinstance(reply, ApiError):
             context.refuse(reply)

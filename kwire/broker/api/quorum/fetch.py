@@ -78,8 +78,6 @@ def _partition(request: FetchRequest) -> FetchPartition | None:
 
 
 class _Fetch:
-    """One Fetch request for the metadata log."""
-
     def __init__(
         self, node: ControllerRole, context: RequestContext, request: FetchRequest, requested: FetchPartition
     ) -> None:

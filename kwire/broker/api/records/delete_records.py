@@ -66,7 +66,7 @@ class _DelayedDeleteRecords:
         self._deleted: list[tuple[Partition, RemoteReplicas, int, DeleteRecordsPartitionResult]] = []
         """The partitions whose followers have not reached the deletion offset yet.
 
-        With each partition: its followers at the time of the request, the deletion offset, and its result.
+        Each with its followers at the start, the deletion offset and the result.
         """
 
     @property

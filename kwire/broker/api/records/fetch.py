@@ -65,8 +65,6 @@ QUIET: Final = FileRegion(EMPTY.file, 0, 0)
 
 
 class FetchBroker(BrokerRole, Protocol):
-    """A broker with a cache of fetch sessions."""
-
     @property
     def fetch_sessions(self) -> FetchSessionCache: ...
 

@@ -88,8 +88,6 @@ NameOf = Callable[[Uuid], str | None]
 
 
 class FetchSession:
-    """One incremental fetch session."""
-
     __slots__ = (
         "created_ms",
         "epoch",

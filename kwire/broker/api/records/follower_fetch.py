@@ -60,8 +60,6 @@ def handle(
 
 
 class _FollowerFetch:
-    """One Fetch request of a follower."""
-
     __slots__ = (
         "_broker_epoch",
         "_broker_id",

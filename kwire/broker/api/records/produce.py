@@ -103,8 +103,7 @@ class _Produce:
     def append_all(self, headers: Sequence[BatchHeader | None]) -> None:
         """Append the batches of all partitions.
 
-        `headers` has the decoded header of each batch, in the order of the request; None if the batch is
-        missing or incomplete.
+        `headers` has the header of each batch in the order of the request; None for an incomplete batch.
         """
         node = self._node
         read = iter(headers)

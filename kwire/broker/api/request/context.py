@@ -291,17 +291,14 @@ class RequestContext:
 
     @property
     def listener(self) -> str:
-        """The name of the listener that received the request."""
         return self.channel.listener
 
     @property
     def principal(self) -> Principal:
-        """The principal that sent the request."""
         return self.channel.principal
 
     @property
     def peer_host(self) -> str:
-        """The address of the client."""
         return self.channel.peer_host
 
     @property
@@ -314,10 +311,7 @@ class RequestContext:
         return self.state == _READY
 
     def complete(self, response: Message) -> None:
-        """Encode the response, which is sent after all earlier responses.
-
-        Each request must be completed exactly once, by one of the methods of this class.
-        """
+        """Encode the response, which is sent after all earlier responses. Call this exactly once."""
         channel = self.channel
         if channel.closed or channel.closing:
             self.state = _READY
@@ -346,7 +340,6 @@ class RequestContext:
         self.complete_encoded(encoded)
 
     def refuse(self, error: ApiError) -> None:
-        """Respond with an error for the whole request."""
         self.complete(self.error_response(error))
 
     def error_response(self, error: ApiError) -> Message:

@@ -23,7 +23,10 @@ Forward = Callable[["ControllerRequestContext", Any], Delayed]
 
 
 class PartialRequest:
-    """A request for some items of an original request, whose response also has the results of these items."""
+    """A request for some items of an original request, with the context of the original request.
+
+    The results of these items are added to the response to the original request.
+    """
 
     def __init__(
         self, original: RequestContext, request: Message, on_response: Callable[[Any], None]
@@ -34,31 +37,25 @@ class PartialRequest:
 
     @property
     def header(self) -> RequestHeader:
-        """The header of the original request."""
         return self._original.header
 
     @property
     def api_version(self) -> int:
-        """The version of the original request."""
         return self._original.api_version
 
     @property
     def principal(self) -> Principal:
-        """The principal of the original request."""
         return self._original.principal
 
     @property
     def peer_host(self) -> str:
-        """The client address of the original request."""
         return self._original.peer_host
 
     @property
     def listener(self) -> str:
-        """The listener of the original request."""
         return self._original.listener
 
     def complete(self, response: Message) -> None:
-        """Merge the controller's response into the response to the original request."""
         self._on_response(response)
 
     def refuse(self, error: ApiError) -> None:

@@ -56,9 +56,7 @@ class ControllerRequestContext(Protocol):
     """A request to the controller, from a client of its own listener or forwarded by a broker."""
 
     @property
-    def header(self) -> RequestHeader:
-        """The request header."""
-
+    def header(self) -> RequestHeader: ...
     @property
     def api_version(self) -> int:
         """The version of the request and of its response."""
@@ -175,9 +173,7 @@ class QuorumPort(Protocol):
     def leader_endpoint(self, listener: str) -> PeerAddress | None:
         """Return the leader's address on a listener; None while it is unknown."""
 
-    def is_voter(self, key: ReplicaKey) -> bool:
-        """Return whether the replica with this key is a voter."""
-
+    def is_voter(self, key: ReplicaKey) -> bool: ...
     def is_fetched(self, key: ReplicaKey, offset: int) -> None:
         """Record a Fetch, which shows that the replica has all records before `offset`."""
 
@@ -268,10 +264,7 @@ class ProducerIdManager(Protocol):
     """The producer ids in the blocks that the controller has allocated to this broker."""
 
     def next(self) -> int:
-        """Return an unused producer id.
-
-        Raises ApiError COORDINATOR_LOAD_IN_PROGRESS while no block is available.
-        """
+        """Return an unused id. Raises ApiError COORDINATOR_LOAD_IN_PROGRESS until a block is available."""
 
 
 class BrokerRole(ClusterView, BrokerPartitions, Protocol):

@@ -32,8 +32,6 @@ SLOTS_BYTES: Final = SLOTS * _SLOT_BYTES
 
 
 class LoggedRequest(NamedTuple):
-    """One request in the log."""
-
     received_s: float
     """The time at which the request was received, in seconds of the node's clock."""
     seconds: float | None
@@ -81,16 +79,12 @@ class RequestLog:
         self._slots, self._at = slots, at
 
     def move_to_memory(self) -> None:
-        """Move the log to the memory of this process."""
         self.move_to(bytearray(SLOTS_BYTES), 0)
 
     def begin(
         self, header: RequestHeader, client: bytes, connection: int, size_bytes: int, received_s: float
     ) -> int:
-        """Log a request before it is handled. Return the request's number.
-
-        `client` is the result of `client_bytes`.
-        """
+        """Log a request before it is handled. Return its number. `client` is from `client_bytes`."""
         self._count = number = self._count + 1
         api_key, api_version, correlation_id, _, _ = header
         _SLOT.pack_into(

@@ -61,8 +61,6 @@ class ApiTimes:
 
 
 class RequestMetrics:
-    """The request metrics of one node."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` returns seconds since an arbitrary time."""
         self.clock = clock

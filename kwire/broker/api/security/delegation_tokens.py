@@ -72,10 +72,7 @@ def check_create_delegation_token(
     request: CreateDelegationTokenRequest,
     forward: Forward,
 ) -> CreateDelegationTokenResponse | Delayed:
-    """Forward a request of a client that may request tokens, if all renewers are users.
-
-    Otherwise return DELEGATION_TOKEN_REQUEST_NOT_ALLOWED or INVALID_PRINCIPAL_TYPE.
-    """
+    """Forward the request if the client may request tokens and all renewers are users."""
     owner = _owner(context, request)
     if not _may_request_tokens(node, context):
         return _creation_error(context, owner, NOT_ALLOWED)

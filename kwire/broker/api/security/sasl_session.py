@@ -55,8 +55,6 @@ class AuthenticationCounts:
 
 
 class SaslSessions:
-    """The SASL sessions of a node's connections."""
-
     def __init__(self, node: CombinedRole) -> None:
         self.node = node
         self.counts: dict[str, AuthenticationCounts] = {}
@@ -65,7 +63,6 @@ class SaslSessions:
         """By connection id, the functions that send the error of a failed authentication after its delay."""
 
     def begin(self, channel: Channel, security: ListenerSasl) -> None:
-        """Start the authentication of a new connection."""
         counts = self.counts.setdefault(channel.listener, AuthenticationCounts())
         channel.authentication = SaslSession(self, channel, security, counts)
 
@@ -87,7 +84,7 @@ class SaslSessions:
 
 
 class SaslSession:
-    """The authentication of one connection, and its session after that."""
+    """The authentication of one connection, then its session. Implements `ChannelAuthentication`."""
 
     __slots__ = (
         "_authenticator",
@@ -114,19 +111,13 @@ class SaslSession:
 
     @property
     def expects_raw_tokens(self) -> bool:
-        """Whether the next frame is a raw token without a Kafka request header."""
         return self._authenticator is not None and self._authenticator.expects_raw_tokens
 
     @property
     def session_expires(self) -> bool:
-        """Whether the session can expire, so that `handle_frame` must see each request."""
         return self._expires_ms is not None
 
     def handle_frame(self, channel: Channel, frame: memoryview, now_ms: int) -> bool:
-        """Handle a frame of the authentication. Return False if the frame is for the API handlers.
-
-        Raises WireError if the client violates the protocol; the caller must then close the connection.
-        """
         authenticator = self._authenticator
         if authenticator is None:
             if self._expires_ms is None:
@@ -138,14 +129,12 @@ class SaslSession:
         return True
 
     def fail_invalid_size(self, channel: Channel, reason: str, now_ms: int) -> bool:
-        """Fail a running authentication because of an invalid frame size. Return False if none is running."""
         if self._authenticator is None:
             return False
         self._apply(channel, self._authenticator.fail(reason), now_ms, 0)
         return True
 
     def _begin(self, channel: Channel) -> SaslServerAuthenticator:
-        """Start an authentication or re-authentication."""
         node, security = self._sessions.node, self._security
         channel.max_frame_bytes = security.max_receive_bytes
         rng = node.host.random("sasl")

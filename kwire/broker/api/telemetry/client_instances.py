@@ -103,9 +103,9 @@ class ClientInstance:
         return max(MIN_EXPIRY_MS, EXPIRY_INTERVALS * self.interval_ms)
 
     def record_get(self, now_ms: int) -> bool:
-        """Record a request for the subscription. Return whether to accept the request.
+        """Record a request for the subscription. Return whether the push interval has passed.
 
-        It must not come before the push interval has passed, except after a `RETRIABLE_AT_ONCE` error.
+        After an error in `RETRIABLE_AT_ONCE`, always return True.
         """
         if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
             return self.last_error in RETRIABLE_AT_ONCE
@@ -115,8 +115,7 @@ class ClientInstance:
     def record_push(self, now_ms: int) -> bool:
         """Record a push. Return whether the push interval has passed.
 
-        The first push after the instance got its subscription always returns True, because clients send it
-        with jitter.
+        Always return True for the first push after a request for the subscription, because of its jitter.
         """
         if self.last_get_ms <= self.last_push_ms and now_ms - self.last_push_ms < self.interval_ms:
             return False
@@ -204,17 +203,13 @@ class ClientInstances:
         return instance
 
     def disconnected(self, connection: int) -> Uuid | None:
-        """Remove the instance that was created or updated over this connection. Return its id, or None.
-
-        An instance is updated by the first request after the subscriptions have changed.
-        """
+        """Remove the instance that got its subscription over this connection. Return its id, or None."""
         gone = self._by_connection.pop(connection, None)
         if gone is not None:
             self._instances.pop(gone, None)
         return gone
 
     def expire(self, now_ms: int) -> None:
-        """Remove the instances that have expired."""
         for instance in [one for one in self._instances.values() if one.expires_ms <= now_ms]:
             self._forget(instance)
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class TelemetryBroker(Protocol):
-    """A broker with client telemetry."""
-
     @property
     def telemetry(self) -> ClientTelemetry: ...
 
@@ -38,7 +36,6 @@ def get_telemetry_subscriptions(
 def push_telemetry(
     node: TelemetryBroker, context: RequestContext, request: PushTelemetryRequest
 ) -> PushTelemetryResponse:
-    """Process the metrics that a client pushes."""
     node.telemetry.push(request, _client(context))
     return PushTelemetryResponse()
 

@@ -36,8 +36,6 @@ class Series(NamedTuple):
 
 
 class InstanceMetrics:
-    """The metrics of one client instance."""
-
     __slots__ = ("client", "until_ms", "values")
 
     def __init__(self, client: ClientMetadata, until_ms: int) -> None:

@@ -83,7 +83,6 @@ def _partitions(marker: WritableTxnMarker) -> dict[TopicPartition, None]:
 
 
 def _response(results: Results) -> WriteTxnMarkersResponse:
-    """Build the response from the error codes by producer, topic and partition."""
     response = WriteTxnMarkersResponse()
     for producer_id, codes in results.items():
         topics: dict[str, WritableTxnMarkerTopicResult] = {}

@@ -37,10 +37,7 @@ def txn_offset_commit(
     """Return one result per partition, after the offsets are written."""
     response = TxnOffsetCommitResponse()
     existing: list[TxnOffsetCommitResponsePartition] = []
-    """The results of existing partitions. If there are any, the coordinator checks group and member.
-
-    It does so even if `commits` is empty.
-    """
+    """The results of existing partitions. If there are any, the coordinator checks group and member."""
     commits: list[PartitionCommit] = []
     for topic in request.topics:
         topic_response = TxnOffsetCommitResponseTopic(name=topic.name)

@@ -208,7 +208,6 @@ def _all_with(
 
 
 def _by_topic(codes: Mapping[TopicPartition, ErrorCode]) -> list[AddPartitionsToTxnTopicResult]:
-    """Group the codes of partitions by topic."""
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
     for (name, index), code in codes.items():
         topic = topics.setdefault(name, AddPartitionsToTxnTopicResult(name=name))
@@ -235,8 +234,6 @@ def error_for_version(code: int, version: int, since: int = FIRST_VERSION_WITH_F
 
 
 def add_offsets_to_txn(node: BrokerRole, context: RequestContext, request: AddOffsetsToTxnRequest) -> Delayed:
-    """Add the group's partition of the offsets topic to the transaction."""
-
     def done(code: ErrorCode) -> None:
         context.complete(AddOffsetsToTxnResponse(error_code=error_for_version(code, context.api_version)))
 

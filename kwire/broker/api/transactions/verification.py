@@ -28,7 +28,7 @@ _COORDINATOR_UNAVAILABLE = (
 
 
 class ErrorWithMessage(ApiError):
-    """An error whose message is sent to producers. Messages of other errors are not sent."""
+    """An error of the verification whose message is sent to the producer."""
 
     def __init__(self, code: ErrorCode, message: str, underlying: ErrorCode) -> None:
         super().__init__(code, message)
