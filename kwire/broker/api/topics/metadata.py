@@ -125,7 +125,7 @@ def _missing(node: BrokerRole, names: list[str], allow_creation: bool) -> list[M
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
         if topic_name_fault(name) is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if name != METADATA_TOPIC:  # it exists in the log directory, but not as a topic for clients
+            if name != METADATA_TOPIC:  # the metadata log is not a topic for clients
                 to_create.append(name)
         out.append(MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal(name)))
     if to_create and allow_creation and node.config.auto_create_topics_enable:
