@@ -297,9 +297,9 @@ class BrokerConfig:
     def update(self, cluster_wide: Mapping[str, str], per_broker: Mapping[str, str]) -> None:
         """Apply the dynamic settings from the metadata log.
 
-        An invalid setting is ignored. If the other settings contradict each other, the previous dynamic
-        settings stay in effect. Both cases are logged and raise no error, because a stored setting must not
-        prevent a start.
+        An invalid setting is ignored. If the other settings contradict each other, or need a restart, the
+        previous settings stay in effect. Both cases are logged and raise no error, because a stored setting
+        must not prevent a start.
         """
         known_cluster_wide, known_per_broker = self._stored
         self._stored = dict(cluster_wide), dict(per_broker)

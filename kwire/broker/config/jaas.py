@@ -2,8 +2,8 @@
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_c="d";
 
-The text is parsed as in Kafka, with the rules of Java's StreamTokenizer. The value of an option is quoted, or
-it is a word that does not start with a digit.
+The text is parsed as in Kafka, with the rules of Java's StreamTokenizer. The value of an option is a quoted
+text, or a word that does not start with a digit.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def parse_jaas(text: str) -> LoginContext:
 def parse_jaas_file(text: str) -> dict[str, LoginContext]:
     """Parse a JAAS file into context name -> context. Raises MalformedJaas if the file is invalid.
 
-    NAME { MODULE required OPTION="VALUE"; MODULE required; };
+    A context is NAME { MODULE required OPTION="VALUE"; MODULE required; };
     """
     tokens = _tokens(text)
     contexts = {}

@@ -210,7 +210,7 @@ def _endpoints(
 
 
 def _ports_error(endpoints: list[ListenerEndpoint], shown: str) -> str | None:
-    """Check that listeners share a port only if one has an IPv4 and the other an IPv6 address. KIP-797."""
+    """Return an error if listeners share a port and are not one IPv4 and one IPv6 address. KIP-797."""
     taken = sorted((endpoint for endpoint in endpoints if endpoint.port != 0), key=lambda one: one.port)
     for port, sharing in groupby(taken, key=lambda endpoint: endpoint.port):
         hosts = [endpoint.host for endpoint in sharing]

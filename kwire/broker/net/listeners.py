@@ -81,7 +81,7 @@ def bind(
 
 
 def own_host_name() -> str:
-    """Return the host name to advertise: in Java, InetAddress.getLocalHost().getCanonicalHostName().
+    """Return the host name to advertise, as Java's InetAddress.getLocalHost().getCanonicalHostName().
 
     The result is the name that DNS has for this machine's address, if that name resolves to the address.
     Otherwise it is the address, or the machine's own name if that name has no address.

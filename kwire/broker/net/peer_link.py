@@ -12,8 +12,8 @@ know whether and where to send their requests again. Then the link backs off, lo
 Requests that arrive during the backoff wait for the next connection attempt. `TRANSITIONS` has every
 transition.
 
-If the other node returns a session lifetime (KIP-368), the link authenticates again before the session ends.
-It does so when the next request is to be sent and all earlier requests have their responses.
+If the other node returns a session lifetime (KIP-368), the link authenticates again before the first request
+that is to be sent after most of that time. All earlier requests must have their responses first.
 
 The link itself does no I/O. A `Dial` function opens a connection (`PeerTransport`), which reports events to
 the link (`TransportEvents`). The same link runs over TCP (`broker.net.peer_connection`) and over the

@@ -95,7 +95,7 @@ class ConsoleProcess:
     def _ensure_started(self) -> socket.socket | None:
         """Return the socket to the process, and start the process if it does not run.
 
-        Return None if it must be started and the last start was less than `START_SECONDS` ago. Raises OSError
+        Return None if the process does not run and was started less than `START_SECONDS` ago. Raises OSError
         if the start fails.
         """
         if self._process is not None:
@@ -146,7 +146,7 @@ class ConsoleProcess:
     def _connection_settings(self) -> tuple[str, Credentials | None]:
         """Return the console's bootstrap servers, and the broker's credentials.
 
-        The credentials are None if a listener without authentication exists. The console then uses it.
+        If a listener has no authentication, the console uses that listener, and the credentials are None.
         """
         config, listeners = self._running.node.config, self._running.server.listeners
         listeners = [one for one in listeners if one.role is ListenerRole.BROKER] or listeners

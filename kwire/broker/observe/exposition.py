@@ -10,7 +10,7 @@ _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class MetricType(Enum):
-    """The type of a metric."""
+    """The type in the TYPE line of a metric."""
 
     COUNTER = "counter"
     GAUGE = "gauge"

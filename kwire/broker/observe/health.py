@@ -11,7 +11,7 @@ TURN_TIMEOUT_SECONDS = 5.0
 
 
 async def why_not_alive(running: RunningNode, timeout_seconds: float = TURN_TIMEOUT_SECONDS) -> str:
-    """Return why the node should be restarted; "" if its event loop runs and it has not failed.
+    """Return why the node should be restarted; "" if the node has not failed and its event loop runs.
 
     The event loop and this check share a thread. If that thread is blocked, the check never returns.
     """

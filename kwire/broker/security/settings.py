@@ -1,4 +1,4 @@
-"""SASL settings of listeners, and the credentials with which this node connects to others. KIP-43, KIP-85.
+"""SASL settings of listeners, and the credentials of this node at other nodes. KIP-43, KIP-85.
 
 As in Kafka, the SASL settings of a listener do not change after the listener was created (KIP-226).
 """
