@@ -11,7 +11,7 @@ The worker reads the keys of the dirty part of the log. It scans that part backw
 records (`log_rewriter`, `batch_filter`, `batch_rebuild`). The kept records have their old offsets, so removed
 records leave gaps. A batch keeps its first and last offset when records are removed from it.
 
-Some data is kept although a later record has the same key:
+Some data is kept although it is not the last record of a key:
 - the last batch of a producer, without records, so that its sequence is known when producer state is rebuilt;
 - the last batch of the cleaned part, without records, so that the log end offset does not go back;
 - a tombstone, for delete.retention.ms after the first cleaning that read it. That cleaning stores the delete

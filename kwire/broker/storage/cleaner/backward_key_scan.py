@@ -1,10 +1,11 @@
 """A backward scan of a log's dirty part: the first record that it reads with a key is the key's last record.
 
 A set of the keys is sufficient. It takes less than half the time of a map from each key to its last batch.
-The scan remembers which records of each batch are kept, so the copy of the log does not read the keys again.
+The scan remembers which records of each batch are kept, so that the keys need not be read again when the log
+is rewritten.
 
-A backward scan is not possible in two cases, and the cleaner then uses `OffsetMap`: if the keys of the
-complete dirty part do not fit into memory, or if the dirty part has transactions.
+The cleaner uses `OffsetMap` instead in these cases: the keys of the complete dirty part do not fit into
+memory, the dirty part has transactions, its batches have few records, or a batch is corrupt.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ from kwire.wire.batch import BatchHeader
 
 KEPT_BYTES: Final = 200
 """The memory for a batch of which only some records are kept: a dictionary entry and an array."""
-PLACE_BYTES: Final = 8
+KEPT_RANGE_BYTES: Final = 8
 TAKEN_BYTES: Final = 9
 TOMBSTONE_BYTES: Final = 100
 
 Kept = tuple[int, "array[int] | None"]
-"""The number of kept records, and the start and end of each run of kept records; None if all are kept."""
+"""The number of kept records, and the start and end of each range of kept records (None: all are kept).
+
+Positions are relative to the first record of the batch.
+"""
 
 
 class BackwardKeyScan:
@@ -42,7 +46,7 @@ class BackwardKeyScan:
 
     def __init__(self, size_bytes: int) -> None:
         self.keys: set[bytes | None] = set()
-        """The keys read so far, except None. A long key is represented by its `hash_key`."""
+        """The keys that were read. A long key is represented by its `hash_key`."""
         self.with_tombstones: set[int] = set()
         """The base offsets of batches with a tombstone."""
         self._size_bytes = size_bytes
@@ -59,7 +63,7 @@ class BackwardKeyScan:
         return len(self.keys) * ENTRY_BYTES + self._more_bytes > self._size_bytes
 
     def add_previous_batch(self, data: bytes, at: int, header: BatchHeader) -> None:
-        """Add the batch before all batches added so far. Raises CorruptBatch."""
+        """Add the batch that precedes all batches that were added before. Raises CorruptBatch."""
         payload, start, end = decompressed_records(data, at, header)
         records = self._keys_of(payload, start, end, header.records_count)
         self._taken.append(header.base_offset)
@@ -79,9 +83,9 @@ class BackwardKeyScan:
             return
         chosen = last_index_of_each(records.keys, new)
         ranges = ranges_of(records.starts, chosen)
-        self._more_bytes += PLACE_BYTES * len(ranges)
-        places = array("I", [place - start for place in chain.from_iterable(ranges)])
-        self._kept[header.base_offset] = len(chosen), places
+        self._more_bytes += KEPT_RANGE_BYTES * len(ranges)
+        positions = array("I", [position - start for position in chain.from_iterable(ranges)])
+        self._kept[header.base_offset] = len(chosen), positions
 
     def was_read(self, base_offset: int) -> bool:
         """Return whether a batch was added to the scan. Calls must be in ascending order of base offsets."""
@@ -91,12 +95,12 @@ class BackwardKeyScan:
         return bool(taken) and taken[-1] == base_offset
 
     def kept_of(self, base_offset: int) -> Kept | None:
-        """Return the kept records of a batch that was added, or None if no record of it is kept."""
+        """Return the kept records of a batch that was added, or None if none of its records is kept."""
         return self._kept.get(base_offset)
 
 
 class BackwardScanFilter(BatchFilter):
-    """A batch filter with the keys of a backward scan."""
+    """A batch filter for a cleaning with a backward scan."""
 
     def __init__(
         self,
@@ -104,7 +108,7 @@ class BackwardScanFilter(BatchFilter):
         rules: CleaningRules,
         transactions_of_log: Callable[[], CleanedTransactionMetadata],
     ) -> None:
-        """Create the filter. `key_scan` must have read the complete dirty part."""
+        """`key_scan` must have read the complete dirty part. See BatchFilter for the other arguments."""
         super().__init__(rules, transactions_of_log)
         self._key_scan = key_scan
 
@@ -126,28 +130,31 @@ class BackwardScanFilter(BatchFilter):
         kept = key_scan.kept_of(base_offset)
         if kept is None:
             return self._emptied_or_removed(header)
-        left, places = kept
+        left, positions = kept
         if base_offset in key_scan.with_tombstones:
             payload, start, end = decompressed_records(data, at, header)
             records = self._keys_of(payload, start, end, count)
-            chosen = list(range(count)) if places is None else _within(places, records.starts, start)
+            chosen = list(range(count)) if positions is None else _within(positions, records.starts, start)
             return self._with_chosen(
                 payload, records, self._without_old_tombstones(records, chosen, header), header
             )
         self.records_kept += left
-        if places is None:
+        if positions is None:
             return None
         payload, start, _ = decompressed_records(data, at, header)
-        begins, ends = places[::2], places[1::2]
+        begins, ends = positions[::2], positions[1::2]
         body = b"".join(
             [payload[start + begin : start + end] for begin, end in zip(begins, ends, strict=True)]
         )
         return with_records(body, header, left)
 
 
-def _within(places: array[int], starts: list[int], start: int) -> list[int]:
-    """Return the indexes of the records at these positions."""
+def _within(positions: array[int], starts: list[int], start: int) -> list[int]:
+    """Return the indexes of the records in the ranges of a `Kept`.
+
+    `starts` has the start of each record, `start` is the start of the first.
+    """
     chosen: list[int] = []
-    for begin, end in zip(places[::2], places[1::2], strict=True):
+    for begin, end in zip(positions[::2], positions[1::2], strict=True):
         chosen += range(bisect_left(starts, start + begin), bisect_left(starts, start + end))
     return chosen

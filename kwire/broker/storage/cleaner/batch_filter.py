@@ -27,7 +27,7 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class LastRecord(NamedTuple):
-    """The last data of an active producer, as in Kafka's class of the same name."""
+    """The last data of an active producer. Kafka's LastRecord."""
 
     last_offset: int | None
     """The last offset of the producer's data; None if the log has only a marker of the producer."""
@@ -35,7 +35,7 @@ class LastRecord(NamedTuple):
 
 
 class CleaningRules(NamedTuple):
-    """The parameters of one cleaning, without the keys."""
+    """The parameters of one cleaning, without the keys. `last_records` has producer ids as its keys."""
 
     now_ms: int
     delete_retention_ms: int
@@ -45,7 +45,7 @@ class CleaningRules(NamedTuple):
 
 
 class BatchFilter(ABC):
-    """Base class that decides, for each batch of a log in offset order, which part of the batch is kept."""
+    """Base class that decides which records of each batch are kept. Batches must be in offset order."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class BatchFilter(ABC):
         self.records_kept = 0
 
     def filter_batch(self, data: bytes, at: int, header: BatchHeader) -> bytes | bytearray | None:
-        """Return None to keep the batch, REMOVED, or a batch that replaces it. Raises CorruptBatch."""
+        """Return None to keep the batch unchanged, REMOVED, or a replacement. Raises CorruptBatch."""
         count = header.records_count
         self.records_read += count
         if header.attributes & TRANSACTIONAL_OR_CONTROL:
@@ -107,7 +107,7 @@ class BatchFilter(ABC):
         return None
 
     def _retains_empty(self, header: BatchHeader) -> bool:
-        """Return whether a batch is kept without records."""
+        """Return whether a batch is kept even though it has no records left."""
         if header.next_offset == self._rules.upper_bound_offset:
             return True
         if not header.has_producer_id:
@@ -140,7 +140,10 @@ class BatchFilter(ABC):
     def _with_chosen(
         self, payload: bytes, records: RecordKeys, chosen: list[int], header: BatchHeader
     ) -> bytes | bytearray | None:
-        """Return the batch with the records at the chosen indexes."""
+        """Return the result of `filter_batch` for a batch that keeps the records at the chosen indexes.
+
+        `payload` has the uncompressed records of the batch.
+        """
         if not chosen:
             return self._emptied_or_removed(header)
         kept = len(chosen)

@@ -30,7 +30,7 @@ FileRange = tuple[int, int]
 TRANSACTIONAL_OR_CONTROL: Final = TRANSACTIONAL_MASK | CONTROL_MASK
 
 _HEADERS_BYTES: Final = 4096
-"""The number of bytes that a read for headers fetches: one large batch or many small ones."""
+"""The size of a read for headers: it returns one header of a large batch, or many of small batches."""
 _HEAD = Struct(">qi4xb4xhi30xi")
 """Base offset, length, magic, attributes, last offset delta and record count of a batch header."""
 _LENGTH = Struct(">i")
@@ -43,7 +43,10 @@ def no_throttle(size_bytes: int) -> None:
 def batches_in(
     file: DiskFile, end: int, read_bytes: int, throttle: Throttle = no_throttle
 ) -> Iterator[ReadBatch]:
-    """Yield the batches of a segment. Raises CorruptBatch if a batch is incomplete or not of magic 2."""
+    """Yield the batches of a segment of `end` bytes, with reads of `read_bytes` or of one larger batch.
+
+    Raises CorruptBatch if a batch is incomplete or not of magic 2.
+    """
     position = 0
     chunk_bytes = read_bytes
     while position < end:
@@ -89,8 +92,9 @@ def plain_ranges(
 ) -> PlainRanges | None:
     """Divide the batches of a segment from `first_offset` on into ranges, reading little more than headers.
 
-    Returns None if a batch is transactional or a control batch, contains `first_offset` in its middle, or
-    does not follow the previous batch. Raises CorruptBatch.
+    A range has at most `read_bytes`, except for one larger batch. Return None if a batch is transactional or
+    a control batch, contains `first_offset` in its middle, or does not follow the previous batch. Raises
+    CorruptBatch.
     """
     file_ranges: list[FileRange] = []
     begin = position = 0
@@ -131,15 +135,15 @@ def batches_backward(file: DiskFile, file_range: FileRange) -> Iterator[ReadBatc
     """Yield the batches of a range from the last one to the first. Raises CorruptBatch."""
     begin, end = file_range
     data = file.read_at(begin, end - begin)
-    places: list[int] = []
+    positions: list[int] = []
     at = 0
     while at + HEADER_BYTES <= len(data):
-        places.append(at)
+        positions.append(at)
         at += LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(data, at + LENGTH_AT)[0]
     if at != end - begin or len(data) != at:
         raise CorruptBatch(f"incomplete batches from byte {begin} to {end}")
-    for place in reversed(places):
-        yield data, place, read_header(data, place)
+    for position in reversed(positions):
+        yield data, position, read_header(data, position)
 
 
 def _size_of(header: BatchHeader, position: int) -> int:

@@ -39,7 +39,10 @@ REMOVED: Final = b""
 
 
 def decompressed_records(data: bytes, at: int, header: BatchHeader) -> tuple[bytes, int, int]:
-    """Return the uncompressed records of a batch: bytes, start and end. Raises CorruptBatch."""
+    """Return a buffer with the uncompressed records of a batch, and their start and end position in it.
+
+    Raises CorruptBatch, also if the CRC is wrong.
+    """
     end = at + header.size_bytes
     if not crc_is_valid(data, at, header):
         raise CorruptBatch(f"the batch at offset {header.base_offset} has a wrong CRC")
@@ -63,7 +66,10 @@ def last_index_of_each(keys: Sequence[bytes | None], wanted: set[bytes | None]) 
 
 
 def ranges_of(starts: list[int], chosen: list[int]) -> list[Range]:
-    """Return the ranges of the chosen records, with adjacent records joined."""
+    """Return the ranges of the records at the chosen indexes. Adjacent records are joined to one range.
+
+    The last element of `starts` is the end of the last record.
+    """
     ranges: list[Range] = []
     run_start = run_end = -1
     for index in chosen:
@@ -124,7 +130,7 @@ def _max_timestamp(data: bytes, ranges: list[Range], header: BatchHeader) -> int
 
 
 def with_records(body: bytes, header: BatchHeader, count: int) -> bytearray:
-    """Return the batch with these records."""
+    """Return a batch with the header fields of `header` and the `count` uncompressed records in `body`."""
     max_timestamp = _max_timestamp(body, [(0, len(body))], header)
     return _batch(body, header._replace(max_timestamp=max_timestamp), count)
 
@@ -142,7 +148,7 @@ def _batch(body: bytes, header: BatchHeader, count: int) -> bytearray:
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
-    """Return the batch without records. It keeps its offsets, its producer and its greatest timestamp."""
+    """Return a batch without records that has the offsets, producer and greatest timestamp of `header`."""
     return _batch(
         b"",
         header._replace(
@@ -156,7 +162,7 @@ def empty_batch(header: BatchHeader) -> bytearray:
 def with_delete_horizon(
     data: bytes, ranges: list[Range], header: BatchHeader, count: int, horizon_ms: int
 ) -> bytearray:
-    """Return the batch with the records in `ranges` and a delete horizon."""
+    """Return a batch with the `count` uncompressed records in `ranges` of `data`, and a delete horizon."""
     horizon_ms = min(horizon_ms, LONG_MAX)
     body = bytearray()
     for start, end in ranges:

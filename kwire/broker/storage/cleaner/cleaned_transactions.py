@@ -25,8 +25,10 @@ class CleanedTransactionMetadata:
     """The transactions of a log, read batch by batch, to decide which batches and markers to remove.
 
     Two rules are Kafka's, although they are peculiar, so that consumers read the same records as from Kafka:
-    - A commit marker is kept after data that an abort marker ended before the log start offset.
-    - If reading starts after an abort marker, the producer's next transaction counts as aborted.
+    - A commit marker is kept even without data of its transaction, if the log still has data of the producer
+      that was aborted before the log start offset.
+    - If the first batch that is read is after an abort marker, the producer's next transaction counts as
+      aborted.
 
     One rule is added. If no index entry shows that data was aborted, the data is kept, and then its abort
     marker is kept, too. Without the marker, the transaction would stay open forever after producer state is
@@ -34,7 +36,7 @@ class CleanedTransactionMetadata:
     """
 
     def __init__(self, aborted: Iterable[AbortedTxn], log_start_offset: int) -> None:
-        """Start with index entries. Transactions that ended before the log start offset are ignored."""
+        """Start with transaction index entries. Transactions that ended before the log start are ignored."""
         self._log_start_offset = log_start_offset
         known = (entry for entry in aborted if entry.last_offset >= log_start_offset)
         self._aborted = sorted(known, key=lambda entry: entry.first_offset, reverse=True)
@@ -65,7 +67,10 @@ class CleanedTransactionMetadata:
         return False
 
     def on_control_batch_read(self, header: BatchHeader, kind: int | None) -> bool:
-        """Process a control batch and return whether it is no longer needed."""
+        """Process a control batch and return whether the batch is no longer needed.
+
+        `kind` is the result of `marker_kind`.
+        """
         self._start_transactions(header.last_offset)
         if kind not in (ABORT, COMMIT):
             return not header.records_count

@@ -1,4 +1,4 @@
-"""Compiled loops that read runs of records with the same record head and different lengths.
+"""Compiled loops that read adjacent records with the same record head and different lengths.
 
 A record head is the number of bytes of each varint before the key, which changes only a few times in a batch.
 One struct call reads a record up to its value, and shows whether the record has the expected head. A table
@@ -25,9 +25,11 @@ _MAX_TIMESTAMP_BYTES: Final = 10
 _MAX_DELTA_BYTES: Final = 5
 
 RunReader: TypeAlias = Callable[[bytes, int, int, int, list[int], list[bytes | None], list[int]], int]
-"""Arguments: data, start of the first record, end of the last one, maximum number, starts, keys, tombstones.
+"""Arguments: data, start of the first record, end of the last record, maximum number of records, and three
+lists: starts, keys, and indexes of tombstones.
 
-Records with the expected head are added to the lists. The result is the position of the first other record.
+Records with the expected head are added to the lists, until another record is found. The result is the
+position of the first record that was not added.
 """
 
 
@@ -37,7 +39,7 @@ size."""
 
 
 def head_of(data: bytes, start: int) -> RecordHead:
-    """Return the head of the record at `start`. Raises IndexError if the data ends before."""
+    """Return the head of the record at `start`. Raises IndexError if the data ends within the head."""
     at = start
     while data[at] > 0x7F:
         at += 1
@@ -56,6 +58,7 @@ def run_reader(head: RecordHead, longest_size: int, *, one_size: bool) -> RunRea
     """Return a loop for records with this head, or None if a loop is not possible.
 
     With `one_size`, all keys have the size in `head`; otherwise they may have any size up to `longest_size`.
+    Sizes are encoded as in a record: twice the number of bytes, and odd for a record without a key.
     """
     length_bytes, timestamp_bytes, delta_bytes, size = head
     if (
@@ -81,7 +84,7 @@ def run_reader(head: RecordHead, longest_size: int, *, one_size: bool) -> RunRea
 
 
 def _steps_of_one_byte(least: int) -> list[int]:
-    """Return the distance to the next record per one-byte length; _FAR if invalid or below `least`."""
+    """Return the distance to the next record for each one-byte length; _FAR if it is below `least` bytes."""
     return [1 + (byte >> 1) if byte < 0x80 and byte >> 1 >= least else _FAR for byte in range(0x100)]
 
 

@@ -56,16 +56,17 @@ class Cleaned(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The end of a cleaning that has reached `end_offset`."""
+    """The end of a cleaning. Records before `end_offset` are clean."""
 
     end_offset: int
     bytes_before: int
-    """The size of all segments that the copy has read, in bytes."""
+    """The size of all segments that were read to be rewritten, in bytes."""
     bytes_kept: int
     """The size of the batches that remain, in new or unchanged segments, in bytes."""
     records_read: int
     records_kept: int
     keys: int
+    """The number of different keys in the dirty part of the log."""
     scan_backward: bool = False
     """Whether the keys were read by a backward scan."""
 

@@ -2,8 +2,8 @@
 
 A client whose records have the same size sends many batches with the same number of records. In these batches
 everything that determines the position of a key is equal: the lengths, the number of bytes of each varint,
-and the key sizes. A remembered layout compares these bytes with strided slices. If a byte differs, the
-records are read one by one.
+and the key sizes. A remembered layout compares these bytes with strided slices. If they differ, the records
+are read one by one.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class _Run(NamedTuple):
     def read_keys(self, data: bytes, at: int) -> tuple[bytes, ...] | None:
         """Return the run's keys in a batch whose records start at `at`, or None if the layout differs."""
         start, stop, stride = at + self.start, at + self.stop, self.stride
-        for place, same in self.fixed:
-            if data[start + place : stop : stride] != same:
+        for position, same in self.fixed:
+            if data[start + position : stop : stride] != same:
                 return None
-        for place in self.ends:
-            if not data[start + place : stop : stride].isascii():
+        for position in self.ends:
+            if not data[start + position : stop : stride].isascii():
                 return None
-        for place in self.inner:
-            if data[start + place : stop : stride].translate(None, _HIGH_BYTES):
+        for position in self.inner:
+            if data[start + position : stop : stride].translate(None, _HIGH_BYTES):
                 return None
         if 1 in data[start + self.value_at : stop : stride]:
             return None  # a record without a value
@@ -90,8 +90,7 @@ class KeyReader:
         """The remembered layouts, by the size and the number of the records in a batch."""
         self._before = 0, 0
         self._credit = _MAX_CREDIT
-        """Finding a layout costs _PRICE, and each use of a layout earns 1. Without credit no layout is
-        searched."""
+        """The search for a layout costs _PRICE, and each use of a layout earns 1. A search needs credit."""
 
     def keys_of(self, data: bytes, at: int, end: int, count: int) -> RecordKeys:
         """Read the keys of `count` uncompressed records from `at` to `end`. Raises CorruptBatch."""
@@ -158,8 +157,8 @@ def _run(data: bytes, at: int, start: int, stop: int, stride: int) -> _Run | Non
         stop - at,
         stride,
         tuple(
-            (place, data[start + place : start + place + 1] * count)
-            for place in (*range(length_bytes), size_at)
+            (position, data[start + position : start + position + 1] * count)
+            for position in (*range(length_bytes), size_at)
         ),
         (delta_at - 1, size_at - 1),
         (*range(length_bytes + 1, delta_at - 1), *range(delta_at, size_at - 1)),

@@ -27,12 +27,11 @@ _MIN_READ_BYTES = 64 * 1024
 _FORWARD_SCANS = 7
 """The number of forward scans of a log before another backward scan is tried."""
 _RETRY_MS = 60_000
-"""The delay before a failed cleaning is retried, in ms. A cleaning fails if no process can be started,
-say."""
+"""The delay before a failed cleaning is retried, in ms. For example, starting a process may fail."""
 
 
 class CleanerSettings(Protocol):
-    """The cleaner's configuration, which is read again for each log."""
+    """The cleaner's configuration, which is read again for each cleaning."""
 
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int
@@ -65,23 +64,20 @@ class LogCleaner:
         self._running: dict[Log, _CleaningTask] = {}
         self._cleaned_offsets: dict[Log, int] = {}
         self._has_read_checkpoints = False
-        """Whether the cleaner checkpoints were read."""
         self._files: dict[str, CheckpointFiles] = {}
         """The cleaner checkpoint of each log directory."""
         self._uncleanable: dict[Log, int | None] = {}
-        """Logs whose cleaning failed, with the time of the next attempt in ms; None means no further
-        attempt."""
+        """Logs whose cleaning failed, with the monotonic time of the next attempt in ms. None: no attempt."""
         self._forward_scans_left: dict[Log, int] = {}
-        """Logs for which a backward scan was not possible, with the number of forward scans before the next
-        try."""
+        """Logs for which a backward scan was not possible, with the number of forward scans before another
+        backward scan is tried."""
         self._timer: Timer | None = None
         self.completed_cleanings = 0
-        """The number of completed cleanings."""
 
     # --- start and stop
 
     def start(self) -> None:
-        """Start the periodic cleaning. The caller must have loaded all logs."""
+        """Start the periodic cleaning, if log.cleaner.enable is set. The caller must have loaded all logs."""
         if not self.config.log_cleaner_enable:
             return
         self._read_checkpoints()
@@ -185,7 +181,7 @@ class LogCleaner:
         return self._cleaned_offsets.get(log)
 
     def handle_log_replaced(self, old: Log, new: Log) -> None:
-        """Copy the cleaned offset to a log that has replaced another log in a different directory."""
+        """Move the cleaned offset of a log to the log that has replaced it in another directory."""
         offset = self._cleaned_offsets.pop(old, None)
         if offset is None:
             return
@@ -261,7 +257,10 @@ class LogCleaner:
         return {CLEANED_OFFSETS: offsets}
 
     def _forget_logs(self) -> None:
-        """Forget logs that no longer exist. Called before a new log with the same name is created."""
+        """Forget logs that no longer exist, and write the checkpoints without them.
+
+        Must be called before a new log with the same name is created.
+        """
         present = set(self.log_manager.logs())
         gone = [log for log in self._cleaned_offsets if log not in present]
         for log in gone:
@@ -275,13 +274,13 @@ class LogCleaner:
                 self._write_checkpoint(directory)
 
     def scans_backward(self, log: Log) -> bool:
-        """Return whether to try a backward scan of the log."""
+        """Return whether the next cleaning of the log tries a backward scan."""
         return not self._forward_scans_left.get(log)
 
     # --- results
 
     def handle_finished(self, log: Log, outcome: Done | Failed | None) -> None:
-        """Record the result of a cleaning; None means that it was abandoned because the log has changed."""
+        """Record the result of a cleaning. None: it was abandoned because the log has changed or failed."""
         self._running.pop(log, None)
         if isinstance(outcome, Done):
             self._cleaned_offsets[log] = outcome.end_offset
@@ -325,7 +324,7 @@ class _CleaningTask:
         self._job = self._job_for(log_to_clean)
         self._worker: Worker | None = None
         self._swap: SegmentSwap | None = None
-        """A swap that was prepared and is not complete; None without such a swap."""
+        """The swap whose new segment is in use, until the swap is complete; otherwise None."""
         self._ended = False
 
     def _job_for(self, log_to_clean: LogToClean) -> Job:
@@ -373,7 +372,7 @@ class _CleaningTask:
                 self._cleaner.log_manager.handle_log_failure(self._log, error)
 
     def _in_thread(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Run `work` in a thread and call `then` with its result. An exception ends the cleaning."""
+        """Run `work` in a thread and call `then` with its return value. An exception ends the cleaning."""
 
         def done(result: T | BaseException) -> None:
             if isinstance(result, StorageError):
@@ -463,7 +462,7 @@ class _CleaningTask:
         )
 
     def _remove_leftovers(self) -> None:
-        """Remove the worker's `.cleaned` files, unless the log was deleted or moved."""
+        """Remove the worker's `.cleaned` files, unless the log has failed, or was deleted or moved."""
         if self._log.failure is not None or self._log.directory != self._directory:
             return
         try:

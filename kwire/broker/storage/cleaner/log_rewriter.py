@@ -1,4 +1,4 @@
-"""Cleaning a log: reading the keys of its dirty part, and writing each group of segments as one new segment.
+"""Cleaning a log: reading the keys of its dirty part, and rewriting each group of segments as one segment.
 
 This module changes no existing file of the log. New files are synced before they are reported.
 """
@@ -50,7 +50,7 @@ Source = tuple[int, int]
 
 MIN_RECORDS_PER_BATCH: Final = 4
 """From this average number of records per batch on, a backward scan is faster."""
-PIECE_BYTES: Final = 200
+FILE_RANGE_BYTES: Final = 200
 """The memory for the position of a range of adjacent batches."""
 
 
@@ -62,7 +62,7 @@ def sync_at_once(files: Sequence[DiskFile]) -> Callable[[], None]:
 
 
 class LogRewriter:
-    """The work of one cleaning job."""
+    """The cleaning of one log, as a job describes it."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class LogRewriter:
         set_modified: Callable[[str, int], None] = lambda path, modified_ms: None,
         sync: Sync = sync_at_once,
     ) -> None:
-        """`set_modified` sets a file's modification time, which retention uses if there are no timestamps."""
+        """`set_modified` sets a file's modification time, for retention of records without timestamps."""
         self._job = job
         self._disk = disk
         self._throttle = throttle
@@ -86,7 +86,7 @@ class LogRewriter:
         self.bytes_kept = 0
 
     def run(self) -> Iterator[Cleaned | Done]:
-        """Clean the log, and yield each new segment once it is durable.
+        """Clean the log. Yield each new segment after it has become durable, and Done at the end.
 
         Raises StorageError or CorruptBatch.
         """
@@ -207,7 +207,7 @@ class LogRewriter:
             return None
 
     def _scan_ranges(self, found: list[tuple[str, FileRange]]) -> BackwardKeyScan | None:
-        key_scan = BackwardKeyScan(self._job.map_bytes - len(found) * PIECE_BYTES)
+        key_scan = BackwardKeyScan(self._job.map_bytes - len(found) * FILE_RANGE_BYTES)
         for path, file_range in reversed(found):
             self._throttle(file_range[1] - file_range[0])
             for data, at, header in batches_backward(self._disk.open(path), file_range):
@@ -217,7 +217,7 @@ class LogRewriter:
         return key_scan
 
     def _build_offset_map(self, offset_map: OffsetMap) -> None:
-        """Add the keys of the dirty part to the map until the map is full."""
+        """Add the keys of the dirty part to the map until the map is full. Raises CorruptBatch."""
         job = self._job
         start = job.first_dirty_offset
         transactions: CleanedTransactionMetadata | None = None
@@ -259,7 +259,7 @@ class LogRewriter:
             offset_map.latest_offset = self._next_base[source[0]] - 1
 
     def _position_of(self, source: Source, offset: int) -> int:
-        """Return the file position at which a read of `offset` starts; 0 if there is no usable index."""
+        """Return a position at or before the batch with `offset`; 0 if there is no usable index."""
         try:
             return OffsetIndex(self._disk, self._path(source[0], INDEX_SUFFIX), source[0]).lookup(offset)
         except (FileMissing, CorruptIndex):
@@ -325,9 +325,10 @@ class LogRewriter:
     def _clean_group(
         self, group: list[Source], batches: BatchFilter
     ) -> tuple[Cleaned, Callable[[], None]] | None:
-        """Write the remaining batches of a group to one segment, or return None if nothing would change.
+        """Write the remaining batches of a group of segments to one segment.
 
-        The second result is a function that waits until the files are durable.
+        Return the segment, and a function that waits until its files are durable. Return None if the group
+        is a single segment that would not change.
         """
         target = _CleanedSegment(self._disk, self._job.directory, group[0][0], self._config, self._throttle)
         changed = len(group) > 1
@@ -408,7 +409,7 @@ class _CleanedSegment:
         return self.segment.paths[-1]
 
     def add(self, header: BatchHeader, size_bytes: int, max_timestamp: int) -> None:
-        """Add a batch to the indexes. `copy` or `add_rewritten` adds its bytes."""
+        """Add a batch to the indexes only. For an unchanged batch, `copy` adds its bytes."""
         self._indexes.add(
             BatchLocation(
                 self._position,
@@ -422,12 +423,12 @@ class _CleanedSegment:
         self._position += size_bytes
 
     def copy(self, data: bytes, begin: int, end: int) -> None:
-        """Add unchanged bytes."""
+        """Add a range of unchanged batches to the bytes to write."""
         if begin < end:
             self._buffers.append(memoryview(data)[begin:end])
 
     def add_rewritten(self, batch: Buffer) -> None:
-        """Add a rebuilt batch."""
+        """Add a rebuilt batch to the indexes and to the bytes to write."""
         header = read_header(batch)
         self.add(header, len(batch), header.max_timestamp)
         self._buffers.append(batch)
@@ -443,7 +444,7 @@ class _CleanedSegment:
         self._throttle(size_bytes)
 
     def finish(self) -> list[DiskFile]:
-        """Complete the files, and return the files that must be synced."""
+        """Complete the files, and return those that the caller must sync."""
         assert self._position == self.segment.size_bytes
         self._indexes.finish()
         files = [self._file, *self.segment.index_files()]

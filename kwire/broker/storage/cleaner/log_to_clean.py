@@ -1,4 +1,4 @@
-"""The choice of the next log to clean, and of its cleanable offsets. KIP-58, KIP-354."""
+"""The offsets that can be cleaned in a log, and whether the log is due for cleaning. KIP-58, KIP-354."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NEVER: Final = (1 << 63) - 1
 
 
 class LogToClean(NamedTuple):
-    """A log with cleanable segments, as in Kafka's class of the same name."""
+    """A log with segments to clean. Kafka's LogToClean."""
 
     log: Log
     first_dirty_offset: int
@@ -20,7 +20,7 @@ class LogToClean(NamedTuple):
     """The base offset of the first segment that must not be cleaned yet."""
     cleanable_bytes: int
     dirty_ratio: float
-    """The share of the cleanable bytes that were written since the last cleaning."""
+    """The share of `cleanable_bytes` in all bytes before `upper_bound_offset`, computed as in Kafka."""
     is_overdue: bool
     """Whether max.compaction.lag.ms requires a cleaning, whatever the dirty ratio is."""
 
@@ -32,9 +32,9 @@ class LogToClean(NamedTuple):
 
 
 def assess(log: Log, cleaned_offset: int | None, now_ms: int) -> LogToClean | None:
-    """Return the cleanable part of a log that is cleaned up to `cleaned_offset`, or None if there is none.
+    """Return what can be cleaned in a log, or None if nothing can be cleaned.
 
-    Raises StorageError or InvalidBatch.
+    `cleaned_offset` is the end of the last cleaning, or None. Raises StorageError or InvalidBatch.
     """
     segments = log.segments
     rolled = segments[:-1]

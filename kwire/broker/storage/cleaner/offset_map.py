@@ -1,13 +1,13 @@
-"""A map from each key in the dirty part of a log to its last batch, within a memory limit. Kafka's OffsetMap.
+"""A map from each key in a log's dirty part to the last batch with the key. Kafka's OffsetMap.
 
 Short keys are stored unchanged. Longer keys are stored as hashes. A hash is one byte longer than the longest
 unchanged key, so that a key never equals the hash of another key. An entry takes about 160 bytes in a Python
 dictionary, but 24 bytes in Kafka's table. So fewer keys fit into the same log.cleaner.dedupe.buffer.size, and
 a log with very many keys needs more cleanings.
 
-The map has the last batch of a key and not the last offset. One number that all keys of a batch share costs
-half as much as a number per key. When the batch is read again, the last record of each key within the batch
-is found.
+The map has the last batch of a key and not the last offset, because one number that all keys of a batch share
+takes half the memory of a number per key. When the batch is read again, the last record of each key within
+the batch is found.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ENTRY_BYTES: Final = 160
 
 
 class OffsetMap:
-    """The last batch of each key, added from the first dirty offset on until the map is full."""
+    """The last batch of each key. Batches are added from the first dirty offset on until the map is full."""
 
     def __init__(self, size_bytes: int) -> None:
         self.capacity = max(1, size_bytes // ENTRY_BYTES)
         self.latest: dict[bytes | None, int] = {}
-        """The base offset of the last batch with each key, except the key None."""
+        """The base offset of the last batch with each key. Records without a key are not in the map."""
         self.latest_offset = -1
         """The last offset that the map covers. All records after it are kept."""
         self.is_full = False
@@ -73,12 +73,12 @@ class OffsetMap:
             last = offset
 
     def survivors(self) -> Survivors:
-        """Return the keys to keep of each batch. Call it after the last `add`."""
+        """Return the keys by their last batch. Must be called after the last `add`."""
         return Survivors(self.latest)
 
 
 class Survivors:
-    """The keys to keep, by batch. Batches must be looked up in offset order."""
+    """The keys of the map by their last batch. Batches must be looked up in offset order."""
 
     def __init__(self, latest: Mapping[bytes | None, int]) -> None:
         self._keys = sorted(latest, key=latest.__getitem__)
@@ -87,7 +87,7 @@ class Survivors:
         self._cursor = 0
 
     def of(self, base_offset: int, count: int) -> Sequence[bytes | None]:
-        """Return the keys whose last record is in this batch of `count` records."""
+        """Return the keys whose last record is in the batch with this base offset and `count` records."""
         bases, low = self._bases, self._cursor
         if low < len(bases) and bases[low] < base_offset:
             low = bisect_left(bases, base_offset, low)
@@ -96,7 +96,7 @@ class Survivors:
 
 
 class OffsetMapFilter(BatchFilter):
-    """A batch filter with an offset map."""
+    """A batch filter for a cleaning with a forward scan, which has filled an offset map."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class OffsetMapFilter(BatchFilter):
         rules: CleaningRules,
         transactions_of_log: Callable[[], CleanedTransactionMetadata],
     ) -> None:
-        """Create the filter. `offset_map` must be complete."""
+        """`offset_map` must be complete. See BatchFilter for the other arguments."""
         super().__init__(rules, transactions_of_log)
         self._map = offset_map
         self._survivors = offset_map.survivors()
@@ -118,7 +118,7 @@ class OffsetMapFilter(BatchFilter):
             and base_offset not in offset_map.with_tombstones
             and header.producer_id not in offset_map.uncertain_producers
         ):
-            # The map has this batch. In most cases the number of its last keys shows what to keep.
+            # The map has this batch. The number of keys whose last batch it is usually shows what to keep.
             survivors = self._survivors.of(base_offset, count)
             if len(survivors) == count:
                 self.records_kept += count

@@ -15,27 +15,29 @@ from kwire.wire.batch import CorruptBatch
 LONGEST_PLAIN_KEY: Final = 46
 _HASH_BYTES: Final = LONGEST_PLAIN_KEY + 1
 _LONGEST_PLAIN_SIZE: Final = LONGEST_PLAIN_KEY << 1
-"""The one-byte varint of the longest plain key's size."""
+"""The size of the longest plain key as a varint, which has one byte."""
 _LAST_BYTES: Final = bytes(range(0x80))
 """The bytes that may end a varint."""
 _MIN_ALIKE: Final = 6
 _MAX_ALIKE: Final = 128
-"""The maximum number of records in a run of one layout. The limit exists because offset deltas grow by a
-byte."""
+"""The maximum number of records in a run of one layout. Later offset deltas take another byte."""
 _WORTH_A_LAYOUT: Final = 24
 """From this number of records on, one struct for all keys of a run is faster to create and use."""
 _MIN_MIXED: Final = 8
 _MAX_MIXED: Final = 256
-"""After this number of records of different lengths, the lengths are compared again."""
+"""The maximum number of records of different lengths before the lengths are compared again."""
 
 
 def hash_key(key: bytes) -> bytes:
-    """Return the hash for a key that is longer than LONGEST_PLAIN_KEY. A hash never equals a plain key."""
+    """Return the hash of a key that is longer than LONGEST_PLAIN_KEY. It never equals a plain key."""
     return blake2b(key, digest_size=_HASH_BYTES).digest()
 
 
 def varint_rest(data: bytes, at: int, first: int) -> tuple[int, int]:
-    """Decode an unsigned varint, given its first byte (not the last). Return the value and the end."""
+    """Decode an unsigned varint of several bytes. Return its value and the position after it.
+
+    `first` is its first byte, and `at` the position of its second byte. Raises CorruptBatch, or IndexError.
+    """
     value, shift = first & 0x7F, 7
     while True:
         byte = data[at]
@@ -272,7 +274,10 @@ def _is_mixed(starts: list[int], end: int) -> bool:
 
 
 def record_offsets(data: bytes, starts: list[int], base_offset: int) -> list[int]:
-    """Return the offsets of records. The last entry of `starts` is their end. Raises CorruptBatch."""
+    """Return the offset of each record. The last element of `starts` is the end of the last record.
+
+    Raises CorruptBatch.
+    """
     offsets = []
     for at in starts[:-1]:
         while data[at] > 0x7F:  # length

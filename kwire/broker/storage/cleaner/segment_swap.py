@@ -1,9 +1,10 @@
-"""The replacement of segments by a compacted one. After a crash, only the old or only the new are used.
+"""The replacement of segments by a compacted segment. After a crash, either the former or the latter is used.
 
-    prepare    rename the files from .cleaned to .swap
-    sync       a crash before the end: log recovery deletes the new segment; afterwards it completes the swap
+    prepare    rename the new files from .cleaned to .swap
+    sync       log recovery deletes the new segment after an earlier crash, and completes the swap after a
+               later crash
     install    use the new segment in the log, and rename the old files to .deleted
-    sync       otherwise a crash could leave an old segment beside the new one, with the same offsets
+    sync       otherwise a crash could leave an old segment beside the new segment, with the same offsets
     complete   remove the .swap suffix, from the log file last
 
 The worker has already synced the new files. The two syncs of the directory may run in a thread. Meanwhile
@@ -19,7 +20,10 @@ from kwire.broker.storage.log.segment import CLEANED_SUFFIX, SUFFIXES, SWAP_SUFF
 
 
 class SegmentSwap:
-    """One replacement. All methods may raise StorageError. All except `sync` must run on the event loop."""
+    """The replacement of the segments `old` by the segment in a report of the worker.
+
+    All methods may raise StorageError. All except `sync` must run on the event loop.
+    """
 
     def __init__(self, disk: Disk, log: Log, old: list[LogSegment], cleaned: Cleaned, now_ms: int) -> None:
         self._disk = disk
@@ -44,7 +48,7 @@ class SegmentSwap:
         )
 
     def prepare(self) -> None:
-        """Rename the files to `.swap`. The log file is renamed last, as in every step."""
+        """Rename the new files to `.swap`, the log file last."""
         prefix = f"{self._directory}/{self._cleaned.base_offset:020d}"
         for suffix in reversed(SUFFIXES):
             try:
@@ -57,7 +61,7 @@ class SegmentSwap:
         self._disk.sync_directory(self._directory)
 
     def install(self) -> None:
-        """Replace the old segments by the new one in the log."""
+        """Replace the old segments of the log by the new segment."""
         cleaned = self._cleaned
         segment = LogSegment(
             self._disk,

@@ -22,12 +22,12 @@ from kwire.broker.storage.disk import Disk, DiskFile, FileMissing, RealDisk, Sto
 from kwire.wire.batch import CorruptBatch
 
 NICENESS = 10
-"""The niceness that the process gets once the broker was busy."""
+"""The value that is added to the niceness of the process when the broker is busy."""
 BUSY = 0.3
 """The share of a CPU core above which the broker counts as busy."""
 CHECK_INTERVAL_SECONDS = 0.1
 IDLE_SECONDS = 30.0
-"""The time after which an idle process exits."""
+"""The time without a job after which the process exits."""
 
 
 def reports(
@@ -38,7 +38,10 @@ def reports(
     set_modified: Callable[[str, int], None] = lambda path, modified_ms: None,
     sync: Sync = sync_at_once,
 ) -> Iterator[Report]:
-    """Clean a log and yield the reports. The last report is Done or Failed."""
+    """Clean a log and yield the reports: Cleaned for each new segment, then Done or Failed.
+
+    `throttle` is called with the size of each read and write. `set_modified` sets a file's modification time.
+    """
     try:
         yield from LogRewriter(job, disk, throttle=throttle, set_modified=set_modified, sync=sync).run()
     except FileMissing as error:
@@ -51,7 +54,7 @@ def reports(
 
 
 class Throttler:
-    """A limit for the bytes that are read and written per second. It sleeps if the limit is exceeded."""
+    """A limit for the bytes that are read and written per second. A call sleeps if the limit is exceeded."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._bytes_per_second = bytes_per_second
@@ -66,7 +69,7 @@ class Throttler:
 
 
 class PriorityControl:
-    """Lowers the priority of this process once the broker is busy.
+    """The control of this process's priority, which is lowered when the broker is busy.
 
     If the priority were low from the start, other processes would delay the cleaning even if the broker is
     idle. Without privileges, a process cannot raise its priority again.
@@ -75,7 +78,7 @@ class PriorityControl:
     def __init__(
         self, busy_seconds: Callable[[], float | None], lower_priority: Callable[[], object]
     ) -> None:
-        """`busy_seconds` returns the CPU time of the broker so far, or None if it is unknown."""
+        """`busy_seconds` returns the CPU time that the broker has used, or None if it is unknown."""
         self._busy_seconds = busy_seconds
         self._lower_priority = lower_priority
         self._checked = time.monotonic()
@@ -89,7 +92,10 @@ class PriorityControl:
         self._checked, self._used = time.monotonic(), self._busy_seconds()
 
     def check(self) -> None:
-        """Lower the priority if the broker is busy. Must be called often."""
+        """Lower the priority if the broker was busy since the last check.
+
+        Do nothing if the last check was less than CHECK_INTERVAL_SECONDS ago. Must be called often.
+        """
         now = time.monotonic()
         if self.is_lowered or now < self._checked + CHECK_INTERVAL_SECONDS:
             return
@@ -124,7 +130,7 @@ class _Jobs:
             return None
 
     def _listen(self) -> None:
-        # Not sys.stdin: the waiting thread would hold the lock of its buffer.
+        # Do not read from sys.stdin: the waiting thread would hold the lock of the buffer of sys.stdin.
         rest = b""
         while more := os.read(sys.stdin.fileno(), 1 << 20):
             *lines, rest = (rest + more).split(b"\n")
@@ -134,7 +140,7 @@ class _Jobs:
 
 
 class _SyncingAhead:
-    """Syncs files in a thread while the next segment is written."""
+    """A `Sync` function that syncs files in a thread while the next segment is written."""
 
     def __call__(self, files: Sequence[DiskFile]) -> Callable[[], None]:
         failed: list[StorageError] = []
@@ -162,29 +168,30 @@ def _set_modified(path: str, modified_ms: int) -> None:
 
 
 def main() -> int:
-    """Run jobs until none has arrived for IDLE_SECONDS."""
+    """Run jobs until no job has arrived for IDLE_SECONDS, or the priority was lowered. Return 0."""
     # The garbage collector is off: the thousands of key lists have no cycles, and the search takes time.
     gc.disable()
     if hasattr(os, "SCHED_BATCH"):
         with suppress(OSError):  # SCHED_BATCH never preempts a broker that wakes up
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    courtesy = PriorityControl(_busy_seconds_of_the_broker, lambda: os.nice(NICENESS))
+    priority = PriorityControl(_busy_seconds_of_the_broker, lambda: os.nice(NICENESS))
     jobs = _Jobs()
-    # A process with lowered priority exits after its job, so that the next job runs at normal priority.
-    while not courtesy.is_lowered and (job := jobs.next()):
-        _do(job, courtesy)
+    # A process with lowered priority exits after its job. The next job then runs in a new process with normal
+    # priority.
+    while not priority.is_lowered and (job := jobs.next()):
+        _do(job, priority)
         gc.collect()
     return 0
 
 
-def _do(job: Job, courtesy: PriorityControl) -> None:
-    pace = Throttler(job.bytes_per_second)
+def _do(job: Job, priority: PriorityControl) -> None:
+    throttler = Throttler(job.bytes_per_second)
 
     def throttle(size_bytes: int) -> None:
-        courtesy.check()
-        pace(size_bytes)
+        priority.check()
+        throttler(size_bytes)
 
-    courtesy.reset()
+    priority.reset()
     found = reports(job, RealDisk(), throttle=throttle, set_modified=_set_modified, sync=_SyncingAhead())
     for report in found:
         sys.stdout.write(report_line(report) + "\n")

@@ -1,4 +1,4 @@
-"""Starting workers: processes for a real disk, and generators for a disk in memory."""
+"""Starting workers: processes for a real disk, and generators in this process for a disk in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Worker(Protocol):
         """Wait for the next report. May run in any thread. The last report is Done or Failed."""
 
     def kill(self) -> None:
-        """Kill the worker and wait for its end. A call of `next_report` that waits returns Failed."""
+        """Kill the worker and wait until it has exited. A waiting call of `next_report` returns Failed."""
 
 
 class WorkerPool(Protocol):
@@ -35,7 +35,7 @@ class WorkerPool(Protocol):
         """Remove idle workers that have exited."""
 
     def close(self) -> None:
-        """End the idle workers."""
+        """End the idle workers. A worker with a job ends after the job."""
 
 
 class _Process:
@@ -111,7 +111,7 @@ class ProcessWorkerPool:
             process.kill()
 
     def release(self, process: _Process) -> None:
-        """Take back a process whose job is done."""
+        """Take back a process after its job, for the next job."""
         with self._changing:
             if not self._closed:
                 self._idle.append(process)
@@ -123,7 +123,7 @@ class ProcessWorker:
     """A job in a worker process."""
 
     def __init__(self, workers: ProcessWorkerPool, job: Job, idle: _Process | None) -> None:
-        """Start the job in the idle process, if given (it may have exited), or in a new process."""
+        """Start the job in the process `idle`, which may have exited already, or else in a new process."""
         self._workers = workers
         self._job = job
         self._may_have_exited = idle is not None
@@ -178,7 +178,7 @@ class InlineWorkerPool:
 
 
 class InlineWorker:
-    """A worker that runs whenever a report is requested."""
+    """A job that runs in the calls of `next_report`, each time up to the next report."""
 
     def __init__(self, job: Job, disk: Disk) -> None:
         # Imported late: a broker with worker processes does not need these modules.
@@ -195,5 +195,5 @@ class InlineWorker:
 
 
 def worker_pool_for(disk: Disk) -> WorkerPool:
-    """Return the workers for this kind of disk."""
+    """Return a pool of processes if other processes can access the disk, or else an InlineWorkerPool."""
     return ProcessWorkerPool() if disk.is_shared else InlineWorkerPool(disk)
