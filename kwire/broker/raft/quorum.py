@@ -4,10 +4,12 @@ The state machine (`machine.py`) elects leaders and raises the high watermark. T
 machine's outputs in order. A worker writes votes and epochs to quorum-state; later outputs wait until that
 file is durable.
 
-If this node is the only voter, it has become leader and has committed its log before `start` returns. It
-needs no other node, so one sync at the end of the start is enough. While other nodes follow the log, the
-leader regularly appends a NoOpRecord, so that they can distinguish an idle log from a lost leader (KIP-835).
-Without followers, the leader appends no NoOpRecords, so that the disk can idle; Kafka always appends them.
+If this node is the only voter, it has become leader and has committed its log before `start` returns. No
+other node reads the log yet, so one sync at the end of the start is enough.
+
+While other nodes follow the log, the leader regularly appends a NoOpRecord, so that followers can distinguish
+an idle log from a lost leader (KIP-835). Without followers, the leader appends none, so that the disk can
+idle; Kafka always appends them.
 """
 
 from __future__ import annotations
@@ -483,7 +485,7 @@ class Quorum:
     def when_kept(self, answer: Callable[[], None]) -> bool:
         """Return whether all votes and epochs of this node are durable. If not, call `answer` once they are.
 
-        Otherwise this node could forget an epoch, or its leadership, after another node has learned of it.
+        Otherwise this node could lose an epoch or a leadership in a crash after another node has seen it.
         """
         if self._is_held:
             self._holding.append(answer)

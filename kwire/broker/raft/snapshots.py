@@ -44,7 +44,7 @@ _HEADER_BYTES: Final = 16 * 1024
 
 
 class Snapshot(NamedTuple):
-    """A snapshot of the metadata before `end_offset`; `epoch` is the leader epoch of the record before it."""
+    """A snapshot of the records before `end_offset`. The last of them has the leader epoch `epoch`."""
 
     end_offset: int
     epoch: int
@@ -108,7 +108,7 @@ class SnapshotWriter:
 
 
 class SnapshotFile:
-    """A snapshot file that is being written. Every method may raise StorageError."""
+    """A snapshot file that is being written. Every method except `abandon` may raise StorageError."""
 
     def __init__(self, disk: Disk, directory: str, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
