@@ -226,10 +226,7 @@ class BlockingClient:
             self._cluster.retry(partial(attempt, node_id))
 
     def create_token(self, renewers: Sequence[str], max_lifetime_ms: int | None) -> Token:
-        """Create a delegation token that the authenticated user owns.
-
-        If `max_lifetime_ms` is None, the brokers' default applies.
-        """
+        """Create a delegation token that the authenticated user owns."""
         from kwire.broker.security.principal import USER, Principal
         from kwire.client.tokens import BROKER_DEFAULT, create_token, describe_tokens
 
@@ -312,7 +309,7 @@ class BlockingClient:
 def _read_next(reader: Consumer, one: TopicPartition, end: int) -> list[StoredRecord]:
     """Return the next records of a partition. An empty list means that no record is left before `end`.
 
-    Raises OFFSET_NOT_AVAILABLE if the leader's high watermark is still below `end`.
+    Raises ApiError (OFFSET_NOT_AVAILABLE) if the leader's high watermark is still below `end`.
     """
     before = reader.positions[one]
     found = [record for _, record in reader.poll([one])]

@@ -95,8 +95,7 @@ class Broker(EmbeddedKafka):
         """Start the broker, and return when it serves requests.
 
         After `crash`, the broker keeps its data, address and clock. Raises RuntimeError if the broker is
-        running already. Otherwise, this method raises the error that prevents the start, such as ConfigError
-        or BindError.
+        already running, or else the error that prevents the start, such as ConfigError or BindError.
         """
         if self.is_running:
             raise RuntimeError("the broker is already running")
@@ -143,7 +142,7 @@ class Broker(EmbeddedKafka):
     def stop(self) -> None:
         """Shut the broker down cleanly. Does nothing if the broker is not running.
 
-        If the broker has failed before, this method raises the failure.
+        If the broker has failed before, this method raises the error.
         """
         try:
             self._end_thread(lambda thread: thread.stop(keeps_data=self._keeps_data))

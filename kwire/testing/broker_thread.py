@@ -46,7 +46,7 @@ class BrokerThread(threading.Thread):
         """Set when the thread that requested the end no longer uses the event loop, which may then close."""
 
     def run(self) -> None:
-        """Run the broker until it ends. Its error is kept for `wait_until_started`, `stop` and `kill`."""
+        """Run the broker until it ends. `wait_until_started`, `stop` and `kill` raise its error."""
         try:
             self._serve()
         except BaseException as error:

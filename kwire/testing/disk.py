@@ -120,7 +120,7 @@ class MemoryDisk:
         self.torn_bytes = 0
         """The number of bytes that a write still writes if it is the first operation to fail."""
         self.fails_reading = True
-        """Whether reads fail, too."""
+        """Whether reads can fail, too."""
         self.free_bytes: int | None = None
         """The free space in bytes. None means unlimited."""
         self.broken_directories: dict[str, bool] = {}
@@ -196,7 +196,7 @@ class MemoryDisk:
             self._may_fail(f"read {path}", reads=True)
 
     def before_change(self, what: str) -> None:
-        """Count an operation before it is done.
+        """Count an operation before it is done. `what` describes the operation and names its path.
 
         Raises StorageError or ProcessDied if the operation must fail.
         """

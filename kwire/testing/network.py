@@ -203,10 +203,7 @@ class Network:
         return self._between(faults.shortest_ms, faults.longest_ms)
 
     def break_at_ms(self, delay_ms: int) -> int | None:
-        """Return after how many ms the connection breaks while a frame is in flight, or None if it does not.
-
-        `delay_ms` is the time for which the frame is in flight.
-        """
+        """Return in how many ms the connection breaks during a frame's `delay_ms` in flight, or None."""
         return self._between(0, delay_ms) if self._happens(self.faults.breaks) else None
 
     def surviving_count(self, most: int) -> int:

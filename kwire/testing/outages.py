@@ -53,7 +53,7 @@ class Outages:
     ) -> None:
         """Wait for the current outage to end. All brokers run then, but may not be in sync yet.
 
-        If an outage has failed, and the block did not raise an error, raise the error of the outage.
+        Raises the error of an outage that failed, unless the block raises one.
         """
         self._stopping.set()
         self._thread.join()

@@ -136,7 +136,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Add the requests, the data directory and the simulation's transcript to the report of a failure.
 
-    After each test that uses the shared broker, also remove the faults that the test left in it.
+    After a test, also repair the shared broker.
     """
     shared = (
         item.config.stash.get(SHARED_BROKER, None) if "kwire" in getattr(item, "fixturenames", ()) else None

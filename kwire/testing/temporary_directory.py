@@ -14,7 +14,7 @@ from contextlib import suppress
 
 
 class TemporaryDirectory:
-    """A temporary directory with many files, which are removed fast."""
+    """A temporary directory that is removed fast, even with many files."""
 
     def __init__(self) -> None:
         self.name = tempfile.mkdtemp(prefix="kwire-")

@@ -38,7 +38,7 @@ class EventQueue:
         self.soon: deque[Callable[[], None]] = deque()
 
     def run_pending(self) -> None:
-        """Make all calls that are due now, including those that they add."""
+        """Make all calls that are due now, including calls that these calls add."""
         while self.soon:
             self.soon.popleft()()
 
@@ -256,7 +256,7 @@ class VirtualHost:
         return len(self.events.timers)
 
     def run_pending(self) -> None:
-        """Make all calls that are due now, including those that they add."""
+        """Make all calls that are due now, including calls that these calls add."""
         self.events.run_pending()
 
     def advance(self, delay_ms: int) -> None:

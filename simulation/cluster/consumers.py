@@ -57,7 +57,6 @@ class Consumer(SimulatedClient):
 
     @property
     def reads_committed(self) -> bool:
-        """Whether the isolation level is read_committed."""
         return bool(self._isolation_level)
 
     def run(self) -> Steps[None]:
@@ -123,7 +122,7 @@ class Consumer(SimulatedClient):
         self._consume(tp, None if replica else epoch, data)
 
     def _check_end_offset(self, tp: TopicPartition) -> Steps[None]:
-        """Check that the end offset has not decreased since an earlier ListOffsets response (KIP-207)."""
+        """Check that the end offset is not below the offsets that clients have already seen (KIP-207)."""
         earlier_end = self._oracle.committed_in(tp).reported_end
         leader, _ = yield from self.leader_of(tp)
         before = self._oracle.led_epoch(tp, leader)

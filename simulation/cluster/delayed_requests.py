@@ -1,4 +1,4 @@
-"""Requests that are delayed until the worst moment. Random latencies hit it in none of thousands of seeds.
+"""Requests that are delayed until the worst moment, which random latencies miss in thousands of seeds.
 
 KIP-903: a leader sends an AlterPartition request that adds a follower to the ISR. The request arrives after
 the follower has restarted without its data, so it is delayed for longer than the follower's session timeout.

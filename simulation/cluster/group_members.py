@@ -247,8 +247,6 @@ class Member(Consumer):
 
 
 class ClassicMember(Member):
-    """A member that uses the classic protocol."""
-
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._assigned_count = 0
@@ -324,8 +322,6 @@ class ClassicMember(Member):
 
 
 class ConsumerMember(Member):
-    """A member that uses the consumer protocol."""
-
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._topic_ids: dict[Uuid, str] = {}

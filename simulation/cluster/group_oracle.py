@@ -31,8 +31,6 @@ class CommittedOffset:
 
 
 class GroupOracle:
-    """The oracle of one group."""
-
     def __init__(
         self, name: str, oracle: Oracle, partitions: list[TopicPartition], note: Callable[[str], None]
     ) -> None:
@@ -89,8 +87,8 @@ class GroupOracle:
     ) -> None:
         """Note that the coordinator confirmed these partitions to a member of the consumer protocol.
 
-        The response count was `requested_at` when the member sent its heartbeat. Raises Violation if a
-        partition had a later confirmed owner before that.
+        The response count was `requested_at` when the member sent its heartbeat. Raises Violation if another
+        member was already the next confirmed owner then.
         """
         self.response_count += 1
         for tp in partitions:

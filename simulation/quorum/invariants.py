@@ -176,7 +176,7 @@ class Invariants:
     # --- after each event
 
     def check(self, node: SimulatedNode, local_ms: int) -> None:
-        """Check the node that has processed an event, at `local_ms` on its clock."""
+        """Check the node that has processed an event, at `local_ms` on the node's clock."""
         machine = node.machine
         was = self._last_state.get(node.key)
         now = (machine.epoch, machine.role, node.incarnation)

@@ -27,7 +27,7 @@ class ExpectedLog:
         self.allowed_start = 0
         """The largest requested log start offset. Records before it may be missing."""
         self.checkpointed_start = 0
-        """The log start offset in the last checkpoint. The log starts at or after it, even after a crash."""
+        """The log start offset in the last checkpoint. The log does not start before, even after a crash."""
         self.acknowledged_end = 0
         """Records before this offset survive a kill."""
         self.durable_end = 0

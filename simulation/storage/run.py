@@ -33,7 +33,7 @@ HistoryFactory = Callable[[int], SeedHistory]
 def find_failure(seed: int, make: HistoryFactory, module: str) -> str | None:
     """Run a seed. Returns the failure with the transcript, or None if the run passes.
 
-    `make` creates the run. `module` is the name in the command that replays it.
+    `module` is the simulation's name in the command that replays the failure.
     """
     history = make(seed)
     try:

@@ -88,7 +88,7 @@ class ClusterInvariants:
                     self._check_ended_node(node)
 
     def check_node(self, node: ClusterNode) -> None:
-        """Check one node, which may just have stopped. Raises Violation."""
+        """Check one node, which may just have stopped. Raises Violation if an invariant fails."""
         with node.disk.without_faults():
             self._check_node(node)
 

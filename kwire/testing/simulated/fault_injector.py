@@ -339,7 +339,6 @@ class FaultInjector:
         self._schedule_end(lambda: self._restart_with_repaired_disk(node))
 
     def _restart_with_repaired_disk(self, node: ClusterNode) -> None:
-        """Restart a node with a disk that works."""
         if node.node_id in self._down:
             if node.is_running:
                 self._environment.note(f"--- {node.name} is killed, to be restarted")

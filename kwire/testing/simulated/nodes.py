@@ -26,7 +26,7 @@ FOREVER_MS: Final = (1 << 63) - 1
 """A timestamp limit that accepts clocks of nodes and clients hours ahead. Kafka's default is one hour."""
 
 INITIAL_METADATA: Final = InitialMetadata(features=unserved_feature_levels())
-"""Metadata that disables features that kwire does not serve yet. With these, its brokers could not join."""
+"""Metadata that disables the features that kwire does not serve yet, since brokers cannot join with them."""
 
 SCALED_TIMEOUTS: Final = {
     "broker.heartbeat.interval.ms": "300",
@@ -51,7 +51,7 @@ SCALED_TIMEOUTS: Final = {
 
 
 class ClockDrift(NamedTuple):
-    """The speed of a node's clocks, and the lead of its wall clock. A speed applies from a process start on.
+    """The speed of a node's clocks, and the lead of its wall clock. New processes have no speed error yet.
 
     The timeouts allow speeds of 50 % to 200 %: even when one node is four times as fast as another,
     heartbeats of the slow node must arrive within the session timeout of the fast node.

@@ -169,10 +169,7 @@ class Oracle:
         self.transactions.append(transaction)
 
     def on_ack(self, batch: Iterable[SentRecord], base_offset: int) -> None:
-        """Record an acknowledgment. With acks=all, raises Violation if the records are not committed there.
-
-        The offset of the first record is `base_offset`.
-        """
+        """Record an acknowledgment. Raises Violation if records with acks=all are not at these offsets."""
         for offset, sent in enumerate(batch, base_offset):
             sent.is_acknowledged = True
             committed = self.committed_in(sent.partition)
