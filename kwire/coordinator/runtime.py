@@ -12,7 +12,7 @@ group.coordinator.append.linger.ms=-1: no command waits for another command that
 replayed when they are added to the batch, so the shard first checks whether the partition accepts an append
 of this size. A command gets its own batches, after the current batch, if its records are large, many, or part
 of a transaction. If the log refuses the batch nevertheless, the shard is discarded as if the batch were lost.
-The shard is loaded again once none of its appends is pending, since the partition itself may be healthy.
+The shard is loaded again when none of its appends is pending, since the partition itself may be healthy.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ COUNTS: Final = (
 
 
 class BrokerTopicMetrics:
-    """The counters of one topic on this broker since its start."""
+    """The counters of one topic since the start of the broker."""
 
     __slots__ = COUNTS
 

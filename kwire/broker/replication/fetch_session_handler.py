@@ -54,7 +54,7 @@ class FetchSessionHandler:
         self.epoch = INITIAL_EPOCH
         """The session epoch of the next request."""
         self._session_partitions: dict[TopicIdPartition, FetchPosition] = {}
-        """The positions that the leader knows, or will know once the request in flight has arrived."""
+        """The positions that the leader knows, or will know after it has received the request in flight."""
         self._to_send: dict[TopicIdPartition, FetchPosition] = {}
         """New and changed positions for the next request."""
         self._to_forget: dict[TopicIdPartition, None] = {}

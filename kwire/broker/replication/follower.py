@@ -204,7 +204,7 @@ class Follower:
         """Restart an empty log if the leader's log starts within a batch; return whether this was done.
 
         DeleteRecords can move the leader's log start into a batch. The follower's log then restarts at the
-        base offset of that batch. The batch is appended once the restart is synced.
+        base offset of that batch. The batch is appended after the restart is synced.
         """
         log = self.partition.log
         if log.log_start_offset < log.log_end_offset or len(records) < HEADER_BYTES:

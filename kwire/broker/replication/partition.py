@@ -428,7 +428,7 @@ class Partition:
     ) -> None:
         """Record that a follower fetches from `end_offset` and so has all records before that offset.
 
-        `watch` is the partition in the follower's fetch session, or None. It is notified of changes.
+        `watch`, the partition in the follower's fetch session, is notified of changes. None: no session.
         """
         remote = self.remote_replicas
         state = None if remote is None else remote.followers.get(broker_id)

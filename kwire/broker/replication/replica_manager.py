@@ -221,7 +221,7 @@ class ReplicaManager:
     def start(self) -> None:
         """Open the replicas in the metadata, create missing replicas, and mark unknown logs as stray.
 
-        No replica is created while a log directory is offline, because the directory may contain its log.
+        While a log directory is offline, a missing replica is created only in its assigned directory.
         """
         topics = self._image().topics
         for log in list(self._log_manager.logs()):
@@ -381,10 +381,10 @@ class ReplicaManager:
         return own is not None and own.in_controlled_shutdown
 
     def _open_partition(self, topic: TopicImage, index: int, *, is_new: bool) -> Partition:
-        """Open the replica's log, or create it if the replica is new. Raises StorageError.
+        """Open the replica's log, or create it.
 
-        If the log of an existing replica is missing, it may be in an offline directory. So no second, empty
-        log is created, because it would hide acknowledged records.
+        Raises StorageError, also if the log of an existing replica may be in an offline directory. A second,
+        empty log would hide acknowledged records.
         """
         log = self._log_manager.get(topic.name, index)
         if log is None:

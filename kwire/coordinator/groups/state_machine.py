@@ -307,7 +307,7 @@ class GroupStateMachine:
     # --- replay
 
     def replay(self, key: Message, value: Message | None) -> None:
-        """Apply a record. None is a tombstone. Unknown record types are skipped."""
+        """Apply a record. A value of None is a tombstone. Unknown record types are skipped."""
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             if value is not None:

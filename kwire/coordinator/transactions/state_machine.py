@@ -152,9 +152,9 @@ class TransactionStateMachine:
         """Assign a producer id and epoch, and fence the previous producer.
 
         An open transaction is aborted, and `done` gets CONCURRENT_TRANSACTIONS. Raises ApiError:
-        CONCURRENT_TRANSACTIONS if markers are pending; PRODUCER_FENCED if `expected` is outdated;
-        UNKNOWN_SERVER_ERROR if it is outdated and the epochs are exhausted; COORDINATOR_LOAD_IN_PROGRESS if
-        no producer id is available.
+        CONCURRENT_TRANSACTIONS if markers are pending; PRODUCER_FENCED if `expected` is neither the current
+        nor the previous producer; UNKNOWN_SERVER_ERROR if the epochs are exhausted and `expected` does not
+        have the current epoch; COORDINATOR_LOAD_IN_PROGRESS if no producer id is available.
         """
         now_ms = self._context.now_ms()
         before = self.transactions.get(transactional_id)
@@ -166,7 +166,7 @@ class TransactionStateMachine:
         if expected is not None and not _is_expected_producer(before, expected):
             raise ApiError(ErrorCode.PRODUCER_FENCED)
         if before.state is TransactionState.ONGOING:
-            # The client retries, and gets the next epoch once the transaction has been aborted.
+            # The client retries, and gets the next epoch after the transaction was aborted.
             return self._abort(
                 before, lambda error: done(client_error(error, ErrorCode.CONCURRENT_TRANSACTIONS))
             )

@@ -100,7 +100,7 @@ class ClassicGroup:
 
     # --- states
 
-    def move(self, state: ClassicGroupState, now_ms: int) -> None:
+    def transition_to(self, state: ClassicGroupState, now_ms: int) -> None:
         """Change to another state. Raises AssertionError if the transition is not valid."""
         assert state in VALID_TRANSITIONS[self.state], f"{self.id}: {self.state} to {state}"
         self.previous_state = self.state
@@ -120,7 +120,9 @@ class ClassicGroup:
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
         self.subscribed_topics = self._subscribed_topics()
-        self.move(ClassicGroupState.COMPLETING_REBALANCE if self.members else ClassicGroupState.EMPTY, now_ms)
+        self.transition_to(
+            ClassicGroupState.COMPLETING_REBALANCE if self.members else ClassicGroupState.EMPTY, now_ms
+        )
         self.pending_syncs.clear()
 
     def become_stable(self, generation: int) -> None:

@@ -421,7 +421,7 @@ class ClassicGroups:
         group.pending_syncs.clear()
         self._stop_sync_timer(group)
         is_first = group.state is State.EMPTY
-        group.move(State.PREPARING_REBALANCE, self._context.now_ms())
+        group.transition_to(State.PREPARING_REBALANCE, self._context.now_ms())
         self._logger.info(
             "Group %s: preparing to rebalance, old generation %d (reason: %s)",
             group.id,
@@ -506,7 +506,7 @@ class ClassicGroups:
                 for member in group.members.values():
                     member.assignment = assignments.get(member.id, b"")
                 self._complete_syncs(group, ErrorCode.NONE)
-                group.move(State.STABLE, self._context.now_ms())
+                group.transition_to(State.STABLE, self._context.now_ms())
                 return
             for member in group.members.values():
                 member.assignment = b""

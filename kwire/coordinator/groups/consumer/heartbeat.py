@@ -262,7 +262,7 @@ class ConsumerGroups:
         """Return the static member that joins, and add the records that replace the previous member.
 
         Raises ApiError UNRELEASED_INSTANCE_ID if the previous member with this instance id has not left, and
-        both members use the consumer protocol. With `is_classic`, the joining member uses the classic one.
+        both members use the consumer protocol. `is_classic`: the joining member uses the classic protocol.
         """
         existing = group.static_member(instance_id)
         if existing is None:

@@ -22,7 +22,8 @@ def check_commit(group: ConsumerGroup, commit: OffsetCommit, *, is_transactional
     """Check the sender and the member epoch of a commit.
 
     Raises ApiError for the whole commit: UNKNOWN_MEMBER_ID; STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for
-    classic members and transactions); UNSUPPORTED_VERSION for members with the consumer protocol before v9.
+    classic members and transactions); UNSUPPORTED_VERSION if a member with the consumer protocol sent
+    OffsetCommit before v9.
     """
     epoch, member_id = commit.generation, commit.member_id
     if epoch < 0 and not group.members:

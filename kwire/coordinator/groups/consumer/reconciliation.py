@@ -55,35 +55,35 @@ def next_step(situation: Situation) -> ConsumerGroupMember:
     return STEPS[situation.member.state](situation)
 
 
-def _stable(now: Situation) -> ConsumerGroupMember:
-    member = now.member
-    if member.epoch != now.target_epoch:
-        return _towards_target(now, member.epoch)
-    if now.subscription_changed:
-        return _without_unsubscribed(now)
+def _stable(situation: Situation) -> ConsumerGroupMember:
+    member = situation.member
+    if member.epoch != situation.target_epoch:
+        return _towards_target(situation, member.epoch)
+    if situation.subscription_changed:
+        return _without_unsubscribed(situation)
     return member
 
 
-def _unrevoked(now: Situation) -> ConsumerGroupMember:
-    if not now.still_owns(now.member.pending_revocation):
-        return _towards_target(now, now.member.epoch)
-    if now.subscription_changed:
-        return _without_unsubscribed(now)
-    return now.member
+def _unrevoked(situation: Situation) -> ConsumerGroupMember:
+    if not situation.still_owns(situation.member.pending_revocation):
+        return _towards_target(situation, situation.member.epoch)
+    if situation.subscription_changed:
+        return _without_unsubscribed(situation)
+    return situation.member
 
 
-def _unreleased(now: Situation) -> ConsumerGroupMember:
-    return _towards_target(now, now.member.epoch)
+def _unreleased(situation: Situation) -> ConsumerGroupMember:
+    return _towards_target(situation, situation.member.epoch)
 
 
-def _unknown(now: Situation) -> ConsumerGroupMember:
-    if now.owned is None or now.owned:
+def _unknown(situation: Situation) -> ConsumerGroupMember:
+    if situation.owned is None or situation.owned:
         raise ApiError(
             ErrorCode.FENCED_MEMBER_EPOCH,
             "The consumer group member is in a unknown state. The member must abandon all its partitions "
             "and rejoin.",
         )
-    return _towards_target(now, now.target_epoch)
+    return _towards_target(situation, situation.target_epoch)
 
 
 STEPS: Final[Mapping[MemberState, Callable[[Situation], ConsumerGroupMember]]] = {
@@ -95,13 +95,13 @@ STEPS: Final[Mapping[MemberState, Callable[[Situation], ConsumerGroupMember]]] =
 """For each state, the function that returns the member after its next step."""
 
 
-def _without_unsubscribed(now: Situation) -> ConsumerGroupMember:
+def _without_unsubscribed(situation: Situation) -> ConsumerGroupMember:
     """Revoke partitions of unsubscribed topics at once, before a new target assignment."""
-    member = now.member
+    member = situation.member
     assigned: Assigned = {}
     pending = member.assigned
-    if now.subscribed or member.pending_revocation:
-        lost = [topic_id for topic_id in member.assigned if topic_id not in now.subscribed]
+    if situation.subscribed or member.pending_revocation:
+        lost = [topic_id for topic_id in member.assigned if topic_id not in situation.subscribed]
         if not lost:
             return member
         assigned = {topic_id: parts for topic_id, parts in member.assigned.items() if topic_id not in lost}
@@ -115,23 +115,25 @@ def _without_unsubscribed(now: Situation) -> ConsumerGroupMember:
     elif not member.assigned:
         # As in Apache Kafka, this step is stored: the previous epoch is no longer accepted.
         return member._replace(previous_epoch=member.epoch)
-    if now.still_owns(pending):
+    if situation.still_owns(pending):
         return member.advance_to(member.epoch, MemberState.UNREVOKED_PARTITIONS, assigned, pending)
     return member.advance_to(member.epoch, member.state, assigned, member.pending_revocation)
 
 
-def _towards_target(now: Situation, epoch: int) -> ConsumerGroupMember:
+def _towards_target(situation: Situation, epoch: int) -> ConsumerGroupMember:
     """Revoke the partitions that are not in the target, or add the target's free partitions.
 
     `epoch` is the member's epoch until the member has confirmed the revocation.
     """
-    member = now.member
+    member = situation.member
     kept: dict[bytes, Mapping[int, int]] = {}
     lost: dict[bytes, Mapping[int, int]] = {}
     reached: dict[bytes, Mapping[int, int]] = {}
     waits = False
-    for topic_id in dict.fromkeys([*now.target, *member.assigned]):
-        target = now.target.get(topic_id, frozenset()) if topic_id in now.subscribed else frozenset()
+    for topic_id in dict.fromkeys([*situation.target, *member.assigned]):
+        target = (
+            situation.target.get(topic_id, frozenset()) if topic_id in situation.subscribed else frozenset()
+        )
         current = member.assigned.get(topic_id, {})
         own_pending = member.pending_revocation.get(topic_id, {})
         keeps = {partition: since for partition, since in current.items() if partition in target}
@@ -139,7 +141,7 @@ def _towards_target(now: Situation, epoch: int) -> ConsumerGroupMember:
         takes = [
             partition
             for partition in sorted(target.difference(current))
-            if partition in own_pending or now.owner_epoch(topic_id, partition) == NO_EPOCH
+            if partition in own_pending or situation.owner_epoch(topic_id, partition) == NO_EPOCH
         ]
         waits = waits or len(keeps) + len(takes) < len(target)
         if keeps:
@@ -147,8 +149,8 @@ def _towards_target(now: Situation, epoch: int) -> ConsumerGroupMember:
         if len(keeps) < len(current):
             lost[topic_id] = {part: since for part, since in current.items() if part not in target}
         if keeps or takes:
-            reached[topic_id] = {**keeps, **dict.fromkeys(takes, now.target_epoch)}
-    if lost and now.still_owns(lost):
+            reached[topic_id] = {**keeps, **dict.fromkeys(takes, situation.target_epoch)}
+    if lost and situation.still_owns(lost):
         return member.advance_to(epoch, MemberState.UNREVOKED_PARTITIONS, kept, lost)
     state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
-    return member.advance_to(now.target_epoch, state, reached, NONE_ASSIGNED)
+    return member.advance_to(situation.target_epoch, state, reached, NONE_ASSIGNED)

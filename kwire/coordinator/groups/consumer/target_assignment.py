@@ -24,7 +24,7 @@ def build_target_assignment(
     """Compute the target assignment at `epoch`, with `updated` as a new or changed member.
 
     Returns the records of the changes, and the target of `updated`. A static member that replaces another
-    member inherits its target. Raises ApiError UNKNOWN_SERVER_ERROR if the assignor fails.
+    member inherits that member's target. Raises ApiError UNKNOWN_SERVER_ERROR if the assignor fails.
     """
     specs: dict[str, MemberSpec] = {}
     counts: dict[bytes, int] = {}
