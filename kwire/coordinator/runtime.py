@@ -475,7 +475,6 @@ class CoordinatorRuntime(Generic[M]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether any shard is loading."""
         return any(shard.is_loading and not shard.is_closed for shard in self._shards.values())
 
     def active_shards(self) -> list[CoordinatorShard[M]]:

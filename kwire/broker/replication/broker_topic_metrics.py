@@ -54,7 +54,6 @@ class BrokerTopicMetrics:
         """Bytes sent to followers."""
 
     def add(self, other: BrokerTopicMetrics) -> None:
-        """Add the counts of `other` to these counts."""
         for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

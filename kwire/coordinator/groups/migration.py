@@ -103,11 +103,7 @@ class OnlineMigration:
     def upgrade(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
         """Convert a classic group with members to a consumer group, and add the records to `records`.
 
-        Waiting JoinGroup and SyncGroup requests get REBALANCE_IN_PROGRESS.
-
-        Raises ApiError: GROUP_ID_NOT_FOUND if the upgrade is not allowed or not possible;
-        UNKNOWN_SERVER_ERROR if the group has no generation yet, or a member does not support the group's
-        assignment protocol.
+        Waiting JoinGroup and SyncGroup requests get REBALANCE_IN_PROGRESS. Raises the errors of `Migration`.
         """
         cannot = f"Cannot upgrade classic group {classic.id} to consumer group because"
         fault = self._upgrade_fault(classic)
@@ -204,11 +200,7 @@ class OnlineMigration:
     def downgrade(
         self, group: ConsumerGroup, leaving: Collection[ConsumerGroupMember]
     ) -> CoordinatorResult | None:
-        """Remove the members `leaving` and convert the group to a classic group.
-
-        Returns None, and changes nothing, if the downgrade is not allowed, or not possible with the remaining
-        members.
-        """
+        """Remove the members `leaving` and convert the group to a classic group, as `Migration` describes."""
         staying = len(group.members) - len(leaving)
         if group.classic_members - sum(member.is_classic for member in leaving) != staying or staying <= 0:
             return None

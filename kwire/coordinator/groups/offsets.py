@@ -102,7 +102,6 @@ class Offsets:
         return {topic: partitions for topic, partitions in found.items() if partitions}
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        """Return the offset of one partition, or None."""
         return self._by_group.get(group_id, {}).get(topic, {}).get(partition)
 
     def _all(self, group_id: str) -> Iterator[tuple[str, int, CommittedOffset]]:

@@ -96,7 +96,6 @@ class GroupStateMachine:
         return CoordinatorResult([*group.tombstones(), *result.records], committed)
 
     def sync(self, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
-        """Handle SyncGroup."""
         group = self.consumer.groups.get(sync.group_id)
         if group is not None and group.members:
             return self.consumer.migration.sync(group, sync, done)
@@ -232,10 +231,7 @@ class GroupStateMachine:
     def on_topics_deleted(
         self, topics: Mapping[str, Uuid], unstable: Iterable[OffsetRecord]
     ) -> list[CoordinatorRecord]:
-        """Return tombstones for all offsets of deleted topics.
-
-        The tombstones include offsets of open transactions (`unstable`).
-        """
+        """Return tombstones for all offsets of deleted topics, also in open transactions (`unstable`)."""
         return self.offsets.delete_topic_offsets(topics, unstable)
 
     # --- groups
@@ -364,10 +360,7 @@ class GroupStateMachine:
             self.classic.create(group_id)
 
     def replay_transactional(self, key: Message, value: Message | None) -> None:
-        """Apply an offset of a committed transaction.
-
-        The offset's group was created when the offset was written.
-        """
+        """Apply an offset of a committed transaction. `transactional_record_written` created the group."""
         if isinstance(key, OffsetCommitKey):
             assert value is None or isinstance(value, OffsetCommitValue)
             self.offsets.replay(key, value)

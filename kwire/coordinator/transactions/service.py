@@ -135,14 +135,9 @@ class TransactionCoordinatorService:
         self._runtime.shutdown()
 
     def transaction_version(self) -> int:
-        """Return the cluster's level of the feature transaction.version."""
         return self._ports.transaction_version()
 
     def next_producer_id(self) -> int:
-        """Return an unused producer id.
-
-        Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if none is available yet.
-        """
         return self._ports.next_producer_id()
 
     def _schedule_repeatedly(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:

@@ -48,8 +48,6 @@ _MAY_BE_STORED = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_COORDINATOR)
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """A producer's id and epoch."""
-
     producer_id: int
     epoch: int
 

@@ -50,8 +50,6 @@ VALID_TRANSITIONS: Final[Mapping[ClassicGroupState, frozenset[ClassicGroupState]
 
 
 class ClassicGroup:
-    """The state of a classic group."""
-
     __slots__ = (
         "_protocol_counts",
         "generation",
@@ -109,7 +107,6 @@ class ClassicGroup:
 
     @property
     def can_rebalance(self) -> bool:
-        """Whether a rebalance may start."""
         return ClassicGroupState.PREPARING_REBALANCE in VALID_TRANSITIONS[self.state]
 
     def next_generation(self, now_ms: int) -> None:

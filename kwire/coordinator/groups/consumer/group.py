@@ -66,8 +66,6 @@ class ResolvedRegex(NamedTuple):
 
 
 class ConsumerGroup:
-    """The state of a consumer group."""
-
     __slots__ = (
         "_logger",
         "assignment_epoch",

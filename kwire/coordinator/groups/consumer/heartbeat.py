@@ -472,7 +472,6 @@ class ConsumerGroups:
         return self.remove(group, [member])
 
     def stop_timers(self, group_id: str, member_id: str) -> None:
-        """Stop the timers of a member."""
         self._session_timers.stop(group_id, member_id)
         self._revocation_timers.stop(group_id, member_id)
         self.migration.stop_timers(group_id, member_id)

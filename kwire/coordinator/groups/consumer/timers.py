@@ -38,7 +38,6 @@ class MemberTimers:
         return known is not None and known.postpone(delay_ms)
 
     def get(self, group_id: str, member_id: str) -> TimerHandle | None:
-        """Return the member's timer, or None."""
         return self._timers.get((group_id, member_id))
 
     def start_if_absent(
@@ -55,7 +54,6 @@ class MemberTimers:
             known.cancel()
 
     def stop_all(self) -> None:
-        """Cancel all timers."""
         timers, self._timers = self._timers, {}
         for timer in timers.values():
             timer.cancel()
