@@ -39,7 +39,7 @@ class StorageError(Exception):
 
 
 class FileMissing(StorageError):
-    """The file or directory does not exist."""
+    """A file or directory that does not exist."""
 
 
 def failure_in(result: object) -> StorageError | None:
@@ -105,7 +105,7 @@ class Disk(Protocol):
         """Return the content of a small file."""
 
     def read_part(self, path: str, position: int, size: int) -> bytes:
-        """Return `size` bytes of a file from `position`; fewer bytes only at its end. It may be read-only."""
+        """Return `size` bytes of a file, which may be read-only; fewer bytes only at the end of the file."""
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
         """Create or overwrite a small file in place. A crash may leave a part of the new content."""
@@ -135,7 +135,7 @@ class Disk(Protocol):
         """Return the sorted names of the directories in a directory."""
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its missing parents."""
+        """Create a directory and its missing parents, unless it exists."""
 
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable. A missing directory is ignored."""

@@ -29,7 +29,7 @@ from kwire.broker.storage.cleaner.offset_map import ENTRY_BYTES
 from kwire.wire.batch import BatchHeader
 
 KEPT_BYTES: Final = 200
-"""The memory for a batch of which only some records are kept: a dictionary entry and an array."""
+"""The memory for a batch of which records are kept: a dictionary entry and an array."""
 KEPT_RANGE_BYTES: Final = 8
 TAKEN_BYTES: Final = 9
 TOMBSTONE_BYTES: Final = 100

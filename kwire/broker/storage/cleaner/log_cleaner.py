@@ -280,7 +280,7 @@ class LogCleaner:
     # --- results
 
     def handle_finished(self, log: Log, outcome: Done | Failed | None) -> None:
-        """Record the result of a cleaning. None: it was abandoned because the log has changed or failed."""
+        """Record the result of a cleaning, or None if the log has changed or failed during the cleaning."""
         self._running.pop(log, None)
         if isinstance(outcome, Done):
             self._cleaned_offsets[log] = outcome.end_offset

@@ -34,7 +34,8 @@ class LogToClean(NamedTuple):
 def assess(log: Log, cleaned_offset: int | None, now_ms: int) -> LogToClean | None:
     """Return what can be cleaned in a log, or None if nothing can be cleaned.
 
-    `cleaned_offset` is the end of the last cleaning, or None. Raises StorageError or InvalidBatch.
+    `cleaned_offset` is the end of the last cleaning, or None if the log was never cleaned. Raises
+    StorageError or InvalidBatch.
     """
     segments = log.segments
     rolled = segments[:-1]

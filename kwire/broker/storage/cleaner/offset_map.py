@@ -5,9 +5,9 @@ unchanged key, so that a key never equals the hash of another key. An entry take
 dictionary, but 24 bytes in Kafka's table. So fewer keys fit into the same log.cleaner.dedupe.buffer.size, and
 a log with very many keys needs more cleanings.
 
-The map has the last batch of a key and not the last offset, because one number that all keys of a batch share
-takes half the memory of a number per key. When the batch is read again, the last record of each key within
-the batch is found.
+The map has the last batch of a key and not the last offset. So the offsets of records need not be decoded,
+and all keys of a batch share one number. When the batch is read again, the last record of each key within the
+batch is found.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ class OffsetMap:
         for key, offset in zip(records.keys, offsets, strict=True):
             if key is None or offset < from_offset:
                 continue
-            if (
-                len(latest) >= self.capacity
-            ):  # also for a key that is in the map, because no record may be skipped
+            # Stop even if the key is in the map, because no record may be skipped.
+            if len(latest) >= self.capacity:
                 self.is_full = True
                 self.latest_offset = last
                 return

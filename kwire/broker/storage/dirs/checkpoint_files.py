@@ -148,7 +148,7 @@ def write_checkpoint_files(
 ) -> None:
     """Write the outdated files of several directories in workers.
 
-    Call `written` with the key in `files` and the error of each directory, and `then` after all of them.
+    Call `written` for each directory, with its key in `files` and its error or None, and `then` at the end.
     """
     left = dict(files)
 

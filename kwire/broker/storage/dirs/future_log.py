@@ -2,7 +2,7 @@
 
 The caller reads regions of the source log, possibly in a worker thread, and `append` appends the complete
 batches of a region to the copy. The copy is a valid log at any time, so copying continues after a restart.
-The producer state of the source log may come from batches that the source log has already deleted. It is
+The producer state of the source log may come from batches that the source log has already deleted, so it is
 transferred in memory at the end.
 """
 

@@ -31,7 +31,7 @@ _FOREIGN = frozenset({"remote-log-index-cache", "lost+found"})
 
 
 class DirectoryInUse(StorageError):
-    """The directory is locked by another process."""
+    """A log directory that another broker has locked."""
 
 
 class PartitionDirectory(NamedTuple):
@@ -54,7 +54,7 @@ def parse_dir_name(name: str) -> PartitionDirectory | None:
 
 
 def future_dir_name(topic: str, partition: int, rng: random.Random) -> str:
-    """Return a new directory name for a future log. `future_dir_name_fits` checks its length."""
+    """Return a new directory name for a future log. Must be called only if `future_dir_name_fits`."""
     return f"{topic}-{partition}.{rng.getrandbits(128):032x}{FUTURE_SUFFIX}"
 
 
@@ -137,7 +137,7 @@ class LogDirectory:
     def partitions(self) -> list[PartitionDirectory]:
         """Return the partition directories, sorted by name.
 
-        Raises StorageError if another subdirectory is neither hidden nor one of those that are ignored.
+        Raises StorageError if there is any other subdirectory, except hidden ones and `_FOREIGN`.
         """
         found: list[PartitionDirectory] = []
         for name in self._disk.subdirectories(self.path):

@@ -351,8 +351,8 @@ class LogManager:
     def create(self, topic: str, partition: int, topic_id: Uuid, config: LogConfig, now_ms: int) -> Log:
         """Create a log in its preferred directory, or else in the directory with the fewest logs.
 
-        A directory that fails goes offline. Raises StorageError if it is the preferred directory, or if no
-        other directory is online.
+        A directory that fails goes offline. Raises StorageError if the preferred directory is offline, or if
+        all directories are.
         """
         topic_partition = (topic, partition)
         wanted = self._preferences.pop(topic_partition, None)
@@ -413,7 +413,7 @@ class LogManager:
             raise
 
     def replace_current_with_future_log(self, future: Log) -> LogReplacement:
-        """Make a future log that has caught up the current log, and return the replacement to be run.
+        """Make `future`, which has caught up, the partition's current log; return the replacement to run.
 
         Raises StorageError if the future log has failed; the current log then stays in use.
         """

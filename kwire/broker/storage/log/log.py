@@ -464,10 +464,10 @@ class Log(ReadableLog):
     # --- truncation, retention and compaction
 
     def truncate_to(self, offset: int) -> bool:
-        """Truncate the log to `offset`; return False if it already ends at or before it. Raises StorageError.
+        """Truncate the log to `offset`; return False if the log end offset was not above `offset`.
 
-        The caller must flush the log before the next append (`awaits_sync`). Otherwise a power loss could
-        bring the truncated batches back after new batches.
+        Raises StorageError. The caller must flush the log before the next append (`awaits_sync`). Otherwise a
+        power loss could bring the truncated batches back after new batches.
         """
         self.commit()
         with self._failing():

@@ -18,7 +18,11 @@ _Found = TypeVar("_Found")
 
 
 class ReadableLog:
-    """The read methods of a log. `Log` adds appends, truncation, retention and flushes."""
+    """The read methods of a log. `Log` adds appends, truncation, retention and flushes.
+
+    Reads raise ApiError KAFKA_STORAGE_ERROR if the log is offline or the disk fails, and CORRUPT_MESSAGE if
+    they find an invalid batch.
+    """
 
     __slots__ = ()
 
@@ -45,7 +49,7 @@ class ReadableLog:
         They are limited to `max_bytes`, so the last batch may be incomplete. The first batch is complete even
         if it exceeds `max_bytes`; with `at_least_one=False`, the result is then `segments.INCOMPLETE`
         instead (KIP-74). Raises ApiError OFFSET_OUT_OF_RANGE if `offset` is before the log start offset or
-        after the log end offset, KAFKA_STORAGE_ERROR, or CORRUPT_MESSAGE.
+        after the log end offset.
         """
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -62,48 +66,39 @@ class ReadableLog:
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTxn]:
         """Return the aborted transactions that a read_committed consumer has to skip in a region.
 
-        `region` is the result of a read of `offset`. Errors as in `offset_for_timestamp`.
+        `region` is the result of a read of `offset`.
         """
         return self._look_up(lambda: self._segments.aborted(offset, region, self.last_stable_offset))
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
-        """Return the number of bytes between two offsets. Errors as in `offset_for_timestamp`."""
+        """Return the number of bytes between two offsets."""
         start_offset = max(offset, self.log_start_offset)
         return self._look_up(lambda: self._segments.size_between(start_offset, up_to_offset))
 
     def known_position(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
-        """Return the same as `find_position` without a search, or None if that is impossible.
+        """Return the result of `find_position`, or None if that takes a search.
 
         `region` is the result of a read of `offset`.
         """
         return self._segments.known_position(region, offset)
 
     def find_position(self, offset: int) -> tuple[int, int]:
-        """Return where a read of `offset` starts: the segment's base offset, and the position in its file.
-
-        Errors as in `offset_for_timestamp`.
-        """
+        """Return where a read of `offset` starts: the segment's base offset, and the position in its file."""
         return self._look_up(lambda: self._segments.find_position(offset))
 
     def bytes_from_position(self, base: int, position: int, up_to_offset: int) -> int | None:
         """Return the number of bytes from a position in the segment with base offset `base` to an offset.
 
-        Return None if the offset is in another segment. Errors as in `offset_for_timestamp`.
+        Return None if the offset is in another segment.
         """
         return self._look_up(lambda: self._segments.bytes_from_position(base, position, up_to_offset))
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """Return the first record, in offset order, with this timestamp or a later one, or None.
-
-        Raises ApiError KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE.
-        """
+        """Return the first record, in offset order, with this timestamp or a later one, or None."""
         return self._look_up(lambda: self._segments.find_timestamp(timestamp, self.log_start_offset))
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """Return the first record with the greatest timestamp, or None if the log is empty.
-
-        Errors as in `offset_for_timestamp`.
-        """
+        """Return the first record with the greatest timestamp, or None if the log is empty."""
         return self._look_up(self._segments.find_max_timestamp)
 
     def _look_up(self, find: Callable[[], _Found]) -> _Found:

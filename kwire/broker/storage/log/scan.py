@@ -37,7 +37,7 @@ class BatchLocation(NamedTuple):
 
 
 class InvalidBatch(Exception):
-    """The bytes at `position` are not a complete, valid batch."""
+    """Bytes at `position` that are not a complete, valid batch."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"at byte {position}: {reason}")

@@ -52,7 +52,10 @@ class TimestampOffset(NamedTuple):
 
 
 class LogSegment:
-    """A `.log` file and its indexes, starting at `base_offset`."""
+    """A `.log` file and its indexes, starting at `base_offset`.
+
+    Methods that read the `.log` file raise StorageError or InvalidBatch.
+    """
 
     __slots__ = (
         "_aborted",
@@ -295,7 +298,7 @@ class LogSegment:
     def position_before(self, offset: int) -> int:
         """Return the position of a batch at or before the one that contains `offset`.
 
-        Invalid indexes are rebuilt. Raises StorageError or InvalidBatch.
+        Invalid indexes are rebuilt.
         """
         try:
             position = self.index.lookup(offset)
@@ -307,10 +310,7 @@ class LogSegment:
         return self.index.lookup(offset)
 
     def find(self, offset: int) -> BatchLocation | None:
-        """Return the batch with `offset`, or the first batch after `offset`, or None if there is neither.
-
-        Raises StorageError or InvalidBatch.
-        """
+        """Return the batch with `offset`, or the first batch after `offset`, or None if there is neither."""
         for location in self._locations_for(offset):
             if location.last_offset >= offset:
                 return location
@@ -357,7 +357,7 @@ class LogSegment:
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
         """Return the first record from `start_offset` on with this timestamp or a later one, or None.
 
-        Raises StorageError, InvalidBatch or CorruptBatch.
+        Also raises CorruptBatch.
         """
         try:
             indexed = self.time_index.lookup(timestamp)
@@ -373,10 +373,7 @@ class LogSegment:
         return None
 
     def find_max_timestamp(self) -> TimestampOffset | None:
-        """Return the first record with the greatest timestamp of the segment, or None if it has no records.
-
-        Raises StorageError, InvalidBatch or CorruptBatch.
-        """
+        """Return the first record with the greatest timestamp, or None. Also raises CorruptBatch."""
         timestamp, offset = self.max_timestamp_entry()
         for location in scan_headers(self.file, self.position_before(offset), self.size_bytes):
             if location.max_timestamp == timestamp:
@@ -409,7 +406,7 @@ class LogSegment:
         self.time_index.path = prefix + TIME_INDEX_SUFFIX
 
     def truncate_to(self, offset: int, config: LogConfig, now_ms: int) -> None:
-        """Truncate the segment to `offset` and make it active. Raises StorageError or InvalidBatch."""
+        """Truncate the segment to `offset` and make it the active one."""
         location = self.find(offset)
         self.index.truncate_to(offset)
         self.time_index.truncate_to(offset)

@@ -47,7 +47,10 @@ INCOMPLETE = FileRegion(_NoFile(), 0, 0)
 
 
 class LogSegments:
-    """The segments of one log, at least one. They do not contain staged appends."""
+    """The segments of one log, at least one. They do not contain staged appends.
+
+    Lookups raise StorageError or InvalidBatch.
+    """
 
     __slots__ = ("_largest_rolled", "_segments", "_write_positions", "active", "bases", "end_offset")
 
@@ -128,10 +131,7 @@ class LogSegments:
         return self._segments[max(0, bisect_left(self.bases, recovery_point) - 1) :]
 
     def region(self, offset: int, up_to_offset: int, max_bytes: int, *, at_least_one: bool) -> FileRegion:
-        """Return the bytes from the batch that contains `offset`, within its segment. See `ReadableLog.read`.
-
-        Raises StorageError or InvalidBatch.
-        """
+        """Return the bytes from the batch that contains `offset`. See `ReadableLog.read`."""
         if offset >= min(up_to_offset, self.end_offset):
             return EMPTY
         found = self._locate(offset)
@@ -154,7 +154,7 @@ class LogSegments:
 
         `stable_offset` is the last stable offset. As in Kafka, an empty region also has aborted transactions
         if `offset` is below it. The end of the region is looked up in the index, as in Kafka. So the result
-        may include transactions that start after the region. Raises StorageError or InvalidBatch.
+        may include transactions that start after the region.
         """
         if offset >= stable_offset or not any(segment.aborted() for segment in self.segments_from(offset)):
             return []
@@ -175,7 +175,7 @@ class LogSegments:
         return aborted
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
-        """Return the size of the batches between two offsets. Raises StorageError or InvalidBatch."""
+        """Return the size in bytes of the batches between two offsets."""
         up_to_offset = min(up_to_offset, self.end_offset)
         found = self._locate(offset) if offset < up_to_offset else None
         if found is None:
@@ -196,9 +196,9 @@ class LogSegments:
         )
 
     def known_position(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
-        """Return the same as `find_position` without a search, or None if that is impossible.
+        """Return the result of `find_position`, or None if that takes a search.
 
-        `region` is the result of a read of `offset`. Only positions in the active segment can be returned.
+        `region` is the result of a read of `offset`. Only positions in the active segment are returned.
         """
         active = self.active
         if offset < active.base_offset:
@@ -210,7 +210,7 @@ class LogSegments:
     def find_position(self, offset: int) -> tuple[int, int]:
         """Return where a read of `offset` starts: the segment's base offset, and the position in its file.
 
-        In a compacted log, this may be in a later segment than `offset`. Raises StorageError or InvalidBatch.
+        In a compacted log, this may be in a later segment than `offset`.
         """
         if offset < self.end_offset:
             found = self._locate(offset)
@@ -223,7 +223,7 @@ class LogSegments:
     def bytes_from_position(self, base: int, position: int, up_to_offset: int) -> int | None:
         """Return the number of bytes from a position in the segment with base offset `base` to an offset.
 
-        Return None if the offset is in another segment. Raises StorageError or InvalidBatch.
+        Return None if the offset is in another segment.
         """
         number = bisect_right(self.bases, up_to_offset) - 1
         if number < 0 or self.bases[number] != base:
@@ -231,10 +231,7 @@ class LogSegments:
         return self._position_within(self._segments[number], up_to_offset) - position
 
     def batch_base_offset(self, offset: int) -> int:
-        """Return the base offset of the batch with `offset`, or of the first batch after `offset`.
-
-        Return `offset` if there is no such batch. Raises StorageError or InvalidBatch.
-        """
+        """Return the base offset of the batch with `offset` or of the next batch, or else `offset`."""
         for segment in self.segments_from(offset):
             found = segment.find(offset)
             if found is not None:
@@ -267,7 +264,7 @@ class LogSegments:
         """Return the first record from `start_offset` on with this timestamp or a later one, or None.
 
         As in Kafka, only the first segment with such a timestamp is searched. So the result is None if all
-        its matching records are before `start_offset`. Raises StorageError, InvalidBatch or CorruptBatch.
+        its matching records are before `start_offset`. Also raises CorruptBatch.
         """
         for segment in self._segments:
             if segment.size_bytes and segment.largest_timestamp() >= timestamp:
@@ -277,8 +274,8 @@ class LogSegments:
     def find_max_timestamp(self) -> TimestampOffset | None:
         """Return the first record with the greatest timestamp, or None if the log is empty.
 
-        As in Kafka, the record may be before the log start offset if its segment still exists. Raises
-        StorageError, InvalidBatch or CorruptBatch.
+        As in Kafka, the record may be before the log start offset if its segment still exists. Also raises
+        CorruptBatch.
         """
         active = self.active
         largest = self._largest_rolled
