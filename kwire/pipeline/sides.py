@@ -17,22 +17,23 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 
 
 def split_names(text: str) -> frozenset[str]:
-    """Split a comma-separated list of names."""
+    """Return the names in a comma-separated list, without surrounding spaces and without empty names."""
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
 def check_topics(archive: Archive, topics: frozenset[str] | None) -> None:
     """Raise ArchiveError if the archive is empty, or if it has never contained one of the topics."""
-    if not archive.steps():
+    commits = archive.commits_without_files()
+    if not commits:
         raise ArchiveError(f"{archive.directory} has no manifests: it is not an archive, or it is empty")
-    known = {topic for commit in archive.steps() for topic in commit.ranges}
+    known = {topic for commit in commits for topic in commit.ranges}
     for topic in sorted((topics or frozenset()) - known):
         there = ", ".join(sorted(known)) or "none"
         raise ArchiveError(f"{archive.directory} does not have topic {topic}; its topics: {there}")
 
 
 class Side(NamedTuple):
-    """An input of audit or profile."""
+    """An input of audit or profile: topics of a cluster, a data directory or an archive."""
 
     format: str
     options: dict[str, str]
@@ -44,7 +45,7 @@ class Side(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig, name: str) -> Side:
-        """Read the side in the table `name`. Raises ConfigError."""
+        """Read the side in the table `name`. Raises ConfigError if the table is missing or invalid."""
         table = config.table(name)
         format_ = table.text("format", one_of=FORMATS)
         directory = table.text("directory", "") if format_ == "archive" else ""
@@ -69,7 +70,10 @@ class Side(NamedTuple):
         return f"{self.format} {given.get('path', given.get('kafka.bootstrap.servers', ''))}"
 
     def load(self, spark: SparkSession) -> DataFrame:
-        """Load all records that exist now."""
+        """Load the side's records with the columns COLUMNS.
+
+        Raises ArchiveError if the archive does not have a topic, or has no records.
+        """
         if self.directory is not None:
             archive = Archive(self.directory)
             check_topics(archive, self.topics)

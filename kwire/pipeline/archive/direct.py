@@ -73,7 +73,7 @@ class DateFiles:
         max_open_files: int = MAX_OPEN_FILES,
     ) -> None:
         self.paths: list[str] = []
-        """Paths of all files in the staging directory. A file is complete once it is closed."""
+        """Paths of the new files, relative to the staging directory. They are complete after `__exit__`."""
         self._staging_dir = Path(staging_dir)
         self._topic = topic
         self._partition = partition
@@ -156,7 +156,7 @@ class _File:
 
 
 def split_by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Split a batch by UTC date, as days since 1970-01-01. Records keep their order."""
+    """Yield each UTC date, as days since 1970-01-01, with the records of that date in their order."""
     if not batch.num_rows:
         return
     micros: Any = batch.column("timestamp").view(pa.int64())
@@ -173,6 +173,9 @@ def split_by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def date_of(day: int) -> str:
-    """Format a date as Spark does, with a sign for years of more than four digits."""
+    """Format a date as Spark does, with a sign for years of more than four digits.
+
+    `day` is in days since 1970-01-01.
+    """
     date = str(np.datetime64(day, "D"))
     return f"+{date}" if len(date) > len("2026-01-31") and not date.startswith("-") else date

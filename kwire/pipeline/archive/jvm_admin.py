@@ -23,7 +23,7 @@ class JvmAdmin:
     """An admin client for the cluster and the topics in the options of Spark's Kafka source."""
 
     def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
-        """Create the client. Raises ConfigError if its settings are invalid."""
+        """Create the client. Raises ArchiveError if its settings are invalid."""
         self._options = {name.lower(): value for name, value in options.items()}
         self._bootstrap_servers = self._options.get("kafka.bootstrap.servers", "")
         self._jvm: Any = spark.sparkContext._jvm
@@ -41,7 +41,8 @@ class JvmAdmin:
     def origins(self, topics: Collection[str] | None = None) -> dict[str, Origin]:
         """Look up the origins of topics, by default of all topics that the options select.
 
-        Raises ArchiveError.
+        Raises ArchiveError if a topic does not exist or the request fails, or ConfigError if an option is
+        malformed.
         """
         names = self._topic_names() if topics is None else sorted(topics)
         cluster = self._call(lambda: self._admin.describeCluster().clusterId().get())

@@ -1,4 +1,4 @@
-"""The manifests of an archive. Each manifest lists the files of one commit; together they define the content.
+"""The manifests of an archive. Each manifest lists the files of one commit; all together define the content.
 
     <archive>/_manifests/00000000000000000007.json    a commit
     <archive>/data/topic=t/date=2026-01-31/partition=0/part-….parquet
@@ -27,14 +27,14 @@ Offsets = Mapping[str, Mapping[int, tuple[int, int]]]
 
 
 class ArchiveError(Exception):
-    """An archive cannot be read or extended. The message names the file and what to do."""
+    """An archive cannot be read or extended. The message has the reason, and usually what to do."""
 
 
 class DataFile(NamedTuple):
-    """A Parquet file."""
+    """A Parquet file with records of one partition and one date."""
 
     path: str
-    """Relative to the archive's directory."""
+    """Relative to the archive's directory, or to the staging directory if the file is not committed."""
     topic: str
     partition: int
     date: str
@@ -64,7 +64,7 @@ class Commit(NamedTuple):
     """The origins of the topics whose origin is known."""
 
     def encode(self) -> bytes:
-        """Return the JSON of the manifest."""
+        """Return the manifest's JSON. It does not have the number, which is in the file's name."""
         content = {
             "format": FORMAT,
             "job": self.job,
@@ -85,7 +85,10 @@ class Commit(NamedTuple):
 
     @classmethod
     def decode(cls, number: int, data: bytes) -> Commit:
-        """Parse a manifest. Raises ValueError, KeyError or TypeError."""
+        """Parse a manifest.
+
+        Raises ValueError, KeyError, TypeError or AttributeError if the manifest is malformed.
+        """
         content: dict[str, Any] = json.loads(data)
         if content["format"] != FORMAT:
             raise ValueError(f"it has format {content['format']}")
@@ -113,19 +116,22 @@ class Archive:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._manifests = directory / MANIFESTS
-        self._steps: list[Commit] = []
-        """A cache of the commits without their files. The cache stays valid, as manifests never change."""
+        self._commits: list[Commit] = []
+        """A cache of the commits without files. The cache stays valid, because manifests never change."""
 
     def commits(self) -> Iterator[Commit]:
-        """Yield all commits in order. Raises ArchiveError."""
+        """Yield all commits in order. Raises ArchiveError if a manifest is missing or malformed."""
         for number in self._numbers():
             yield self._read(number)
 
-    def steps(self) -> list[Commit]:
-        """Return all commits without their files. Reads each manifest only once. Raises ArchiveError."""
-        for number in self._numbers()[len(self._steps) :]:
-            self._steps.append(self._read(number)._replace(files=(), replaced=()))
-        return self._steps
+    def commits_without_files(self) -> list[Commit]:
+        """Return all commits, with `files` and `replaced` empty. Reads only the new manifests of each call.
+
+        Raises ArchiveError if a manifest is missing or malformed.
+        """
+        for number in self._numbers()[len(self._commits) :]:
+            self._commits.append(self._read(number)._replace(files=(), replaced=()))
+        return self._commits
 
     def _numbers(self) -> range:
         numbers = sorted(int(path.stem) for path in self._manifests.glob("*.json") if path.stem.isdigit())
@@ -147,7 +153,7 @@ class Archive:
             raise ArchiveError(f"{path} is not a valid manifest: {error!r}") from None
 
     def files(self) -> list[DataFile]:
-        """Return the files of the archive. Raises ArchiveError."""
+        """Return the files of all commits, without replaced files. Raises ArchiveError."""
         found: dict[str, DataFile] = {}
         for commit in self.commits():
             for path in commit.replaced:
@@ -156,9 +162,12 @@ class Archive:
         return list(found.values())
 
     def ranges(self) -> dict[str, dict[int, list[tuple[int, int]]]]:
-        """Return the offset ranges that were read, with adjacent ranges merged."""
+        """Return the offset ranges that were read, by topic and partition. Adjacent ranges are merged.
+
+        Raises ArchiveError.
+        """
         found: dict[str, dict[int, list[tuple[int, int]]]] = {}
-        for commit in self.steps():
+        for commit in self.commits_without_files():
             for topic, partitions in commit.ranges.items():
                 for partition, (start, end) in partitions.items():
                     known = found.setdefault(topic, {}).setdefault(partition, [])
@@ -176,7 +185,7 @@ class Archive:
         The end offset of a partition never decreases, even if its log was truncated.
         """
         found: dict[tuple[str, int], int] = {}
-        for commit in self.steps():
+        for commit in self.commits_without_files():
             for topic, partitions in commit.ranges.items():
                 for partition, (_, end) in partitions.items():
                     found[topic, partition] = max(end, found.get((topic, partition), end))
@@ -185,25 +194,28 @@ class Archive:
     def origins(self) -> dict[str, Origin]:
         """Return the origins of the topics for which a commit has recorded an origin. Raises ArchiveError."""
         found: dict[str, Origin] = {}
-        for commit in self.steps():
+        for commit in self.commits_without_files():
             for topic, origin in commit.origins.items():
                 found[topic] = found.get(topic, origin).completed(origin)
         return found
 
     def skipped(self) -> list[Damage]:
         """Return the offsets that were skipped because of corruption. Raises ArchiveError."""
-        return [damage for commit in self.steps() for damage in commit.skipped]
+        return [damage for commit in self.commits_without_files() for damage in commit.skipped]
 
     def has_batch(self, job: str, batch_id: int) -> bool:
         """Return whether a commit of stream `job` has the micro-batch `batch_id`. Raises ArchiveError."""
-        return any((commit.job, commit.batch_id) == (job, batch_id) for commit in self.steps())
+        return any(
+            (commit.job, commit.batch_id) == (job, batch_id) for commit in self.commits_without_files()
+        )
 
     def check_owner(self, job: str) -> None:
         """Raise ArchiveError if a stream other than `job` has written to this archive.
 
         Two streams would archive the same offsets twice.
         """
-        other = next((commit for commit in self.steps() if commit.batch_id >= 0 and commit.job != job), None)
+        commits = self.commits_without_files()
+        other = next((commit for commit in commits if commit.batch_id >= 0 and commit.job != job), None)
         if other is not None:
             raise ArchiveError(
                 f"{self.directory} was written by stream {other.job}, not by {job}: use the "

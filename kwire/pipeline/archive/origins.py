@@ -21,16 +21,17 @@ class OriginChecker:
     """A check of the recorded origins of an archive's topics against their current origins."""
 
     def __init__(self, archive: Archive, lookup: OriginLookup) -> None:
-        """Check all topics. Raises ArchiveError if a topic has been recreated."""
+        """Check all topics. Raises ArchiveError if a topic was recreated or belongs to another cluster."""
         self._directory = archive.directory
         self._lookup = lookup
         self._known = archive.origins()
         self.check(None)
 
     def check(self, topics: Collection[str] | None) -> dict[str, Origin]:
-        """Return the origins of topics; None selects all. Raises ArchiveError if an origin has changed.
+        """Return the current origins of topics; None selects all topics of the input.
 
-        If this check succeeds, all records that were read since the previous check come from these origins.
+        If no origin has changed, all records that were read since the previous check come from these origins.
+        Raises ArchiveError if an origin has changed.
         """
         found = dict(self._lookup(topics))
         for topic, origin in found.items():
@@ -57,7 +58,7 @@ def _check_same(directory: Path, known: Origin, now: Origin) -> None:
 def file_origins(options: Mapping[str, str]) -> OriginLookup:
     """Return a lookup that reads cluster and topic ids from the input's data directories.
 
-    Raises SegmentsError.
+    `options` are those of the segment source. The lookup raises SegmentsError.
     """
 
     def lookup(topics: Collection[str] | None) -> dict[str, Origin]:

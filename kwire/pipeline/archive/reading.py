@@ -45,7 +45,7 @@ class RecordFilter(NamedTuple):
     """The end of the timestamps in ms, exclusive. `end_offset` is exclusive, too."""
 
     def has(self, file: DataFile) -> bool:
-        """Return whether a file may contain matching records."""
+        """Return whether a file may contain matching records, by its topic and offsets."""
         return (
             (self.topics is None or file.topic in self.topics)
             and file.last_offset >= self.start_offset
@@ -54,9 +54,9 @@ class RecordFilter(NamedTuple):
 
 
 def load_archive(spark: SparkSession, archive: Archive, wanted: RecordFilter = RecordFilter()) -> DataFrame:  # noqa: B008
-    """Load an archive as a table with the columns of Spark's Kafka source.
+    """Load the matching records of an archive, with the columns of Spark's Kafka source and the headers.
 
-    Raises ArchiveError if no file can have matching records.
+    Raises ArchiveError if no file can have matching records, or if a file is missing.
     """
     files = [file for file in archive.files() if wanted.has(file)]
     if not files:
@@ -143,7 +143,10 @@ def is_dense(files: Sequence[DataFile]) -> bool:
 def records(
     directory: Path, files: Sequence[DataFile], wanted: RecordFilter, start: int
 ) -> Iterator[Outgoing]:
-    """Yield the records of a partition from offset `start` on, in the form that delivery needs."""
+    """Yield the matching records of a partition from offset `start` on, in the form that delivery needs.
+
+    `files` are the files of the partition in the archive `directory`.
+    """
     for row in rows(directory, files, wanted, start):
         yield Outgoing(row.offset, row.timestamp_ms, row.key, row.value, [*row.headers])
 
@@ -161,10 +164,11 @@ class Row(NamedTuple):
 
 
 def rows(directory: Path, files: Sequence[DataFile], wanted: RecordFilter, start: int = 0) -> Iterator[Row]:
-    """Yield the records of a partition from offset `start` on, in offset order and with bounded memory.
+    """Yield the matching records of a partition from offset `start` on, in offset order.
 
-    A record with an out-of-order timestamp can be in the file of another date than its neighbors, so files
-    overlap. Only files with overlapping offsets are open at the same time.
+    `files` are the files of the partition in the archive `directory`. They can overlap, because a record with
+    an out-of-order timestamp can be in the file of another date than its neighbors. Only overlapping files
+    are open at the same time, so memory use is bounded. Raises ArchiveError if a file cannot be read.
     """
     # Arrow treats a relative path with a colon as a URL if the file does not exist.
     directory = directory.absolute()
@@ -176,7 +180,7 @@ def rows(directory: Path, files: Sequence[DataFile], wanted: RecordFilter, start
 
 
 def overlapping(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
-    """Group the files of a partition so that each group ends before the next one begins."""
+    """Group the files of a partition, so that the offsets of each group end before the next group begins."""
     group: list[DataFile] = []
     last_offset = -1
     for file in sorted(files, key=lambda file: file.first_offset):

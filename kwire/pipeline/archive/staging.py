@@ -29,7 +29,10 @@ _HASH_BYTES: Final = 1 << 20
 
 
 def empty_directory(archive: Path, step: str) -> Path:
-    """Return an empty staging directory for a micro-batch. Deletes the directory if it exists."""
+    """Return the path of a new staging directory, which the caller creates. Deletes an existing directory.
+
+    `step` is the name of the directory, usually the id of a micro-batch.
+    """
     staging_dir = archive / STAGING / step
     shutil.rmtree(staging_dir, ignore_errors=True)
     staging_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +40,7 @@ def empty_directory(archive: Path, step: str) -> Path:
 
 
 def attempt_directory(archive: Path, step: str) -> Path:
-    """Return an empty staging directory for an attempt at a micro-batch.
+    """Return the path of a staging directory for an attempt at the micro-batch `step`. The caller creates it.
 
     Deletes the directories of earlier attempts. Each attempt has its own directory, because tasks may still
     write for a while after their driver was killed.
@@ -49,7 +52,9 @@ def attempt_directory(archive: Path, step: str) -> Path:
 
 @contextmanager
 def exclusive_writer(archive: Path) -> Iterator[None]:
-    """Lock an archive for adding micro-batches. Raises ArchiveError if another process has the lock.
+    """Lock an archive during the block, for adding micro-batches.
+
+    Raises ArchiveError if another process has the lock.
 
     Without the lock, two drivers of the same stream would both execute the same micro-batch.
     """
@@ -79,7 +84,10 @@ def staged_files(staging_dir: Path) -> list[str]:
 
 
 def describe_file(staging_dir: str, path: str) -> DataFile:
-    """Describe a staged file, and make it durable. Runs on executors."""
+    """Describe a staged file, and make the file durable. Runs on executors.
+
+    `path` is relative to the staging directory. Raises ArchiveError if the path or the file is invalid.
+    """
     match = _PATH.match(path)
     if match is None:
         raise ArchiveError(f"{staging_dir}/{path} is not a valid path of an archive's file")
@@ -98,7 +106,10 @@ def describe_file(staging_dir: str, path: str) -> DataFile:
 
 
 def _offsets(path: Path) -> tuple[int, int, int]:
-    """Read the first offset, the last offset and the number of records from a file's footer."""
+    """Read the first offset, the last offset and the number of records from a file's footer.
+
+    Raises ArchiveError if the footer has no statistics.
+    """
     metadata = pq.read_metadata(path)
     column = metadata.schema.to_arrow_schema().names.index("offset")
     column = next(
@@ -113,10 +124,11 @@ def _offsets(path: Path) -> tuple[int, int, int]:
 
 
 def move(archive: Path, staging_dir: Path, step: str, files: Sequence[DataFile]) -> list[DataFile]:
-    """Move staged files to their directories, and return them with their new paths.
+    """Move staged files into the archive, and return them with their new paths.
 
-    The file names are unique to the micro-batch. If an earlier call was interrupted, this call first deletes
-    the files that the earlier call moved.
+    The new file names contain `step`, the id of the micro-batch or compaction. If an earlier call with this
+    id was interrupted, this call first deletes the files that the earlier call moved. Deletes the staging
+    directory.
     """
     moved = []
     by_directory: dict[str, list[DataFile]] = {}

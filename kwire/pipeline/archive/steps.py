@@ -10,13 +10,13 @@ from typing import Any
 from kwire.pipeline.archive.manifest import ArchiveError, DataFile, Offsets
 from kwire.pipeline.segments.damage import Damage
 
-Ends = Mapping[str, Mapping[int, int]]
+PartitionOffsets = Mapping[str, Mapping[int, int]]
 """Start or end offsets by topic and partition."""
-Known = Mapping[tuple[str, int], int]
+ArchiveEnds = Mapping[tuple[str, int], int]
 """The end offsets of the archive by topic and partition."""
 
 
-def to_spark_offsets(offsets: Ends) -> dict[str, dict[str, int]]:
+def to_spark_offsets(offsets: PartitionOffsets) -> dict[str, dict[str, int]]:
     """Convert offsets to the form that Spark's sources use, in which partition numbers are text."""
     return {topic: {str(number): offset for number, offset in of.items()} for topic, of in offsets.items()}
 
@@ -28,8 +28,10 @@ def from_spark_offsets(content: Mapping[str, Mapping[str, int]]) -> dict[str, di
     }
 
 
-def already_archived(starts: Ends, ends: Ends, known: Known) -> dict[tuple[str, int], int]:
-    """Return the archive's end offsets of the partitions where a micro-batch reads archived offsets again.
+def already_archived(
+    starts: PartitionOffsets, ends: PartitionOffsets, known: ArchiveEnds
+) -> dict[tuple[str, int], int]:
+    """Return the partitions of which a micro-batch reads archived offsets again, with the archive's ends.
 
     This happens to a topic that was not subscribed for a while: Spark treats the topic as new and reads it
     from the beginning.
@@ -42,8 +44,10 @@ def already_archived(starts: Ends, ends: Ends, known: Known) -> dict[tuple[str, 
     }
 
 
-def unarchived(starts: Ends, ends: Ends, known: Known) -> tuple[Ends, Ends]:
-    """Return the start and end offsets of a micro-batch, reduced to what the archive does not have yet."""
+def unarchived(
+    starts: PartitionOffsets, ends: PartitionOffsets, known: ArchiveEnds
+) -> tuple[PartitionOffsets, PartitionOffsets]:
+    """Return a micro-batch's start and end offsets, reduced to offsets that the archive does not have yet."""
     archived = already_archived(starts, ends, known)
     begins = {topic: dict(partitions) for topic, partitions in starts.items()}
     for (topic, partition), end in archived.items():
@@ -59,9 +63,16 @@ def unarchived(starts: Ends, ends: Ends, known: Known) -> tuple[Ends, Ends]:
 
 
 def step_ranges(
-    starts: Ends, ends: Ends, known: Known, files: Sequence[DataFile], skipped: Sequence[Damage] = ()
+    starts: PartitionOffsets,
+    ends: PartitionOffsets,
+    known: ArchiveEnds,
+    files: Sequence[DataFile],
+    skipped: Sequence[Damage] = (),
 ) -> Offsets:
-    """Return the offset ranges that a micro-batch covers."""
+    """Return the offset ranges that a micro-batch adds to the archive.
+
+    The range of a new partition begins at its first offset in `files` or `skipped`.
+    """
     archived = already_archived(starts, ends, known)
     first: dict[tuple[str, int], int] = {}
     seen = [(file.topic, file.partition, file.first_offset) for file in files]
@@ -84,7 +95,11 @@ def step_ranges(
 def step_offsets(
     checkpoint: Path, batch_id: int
 ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
-    """Return the start and end offsets of a micro-batch from Spark's checkpoint. Raises ArchiveError."""
+    """Return the start and end offsets of a micro-batch from Spark's checkpoint.
+
+    The first micro-batch has start offsets only with Spark's Kafka source. Raises ArchiveError if a file is
+    malformed.
+    """
     ends = _offsets(checkpoint / "offsets" / str(batch_id))
     if batch_id:
         return _offsets(checkpoint / "offsets" / str(batch_id - 1)), ends
@@ -105,7 +120,7 @@ def _offsets(path: Path) -> dict[str, dict[int, int]]:
         raise ArchiveError(f"{path} does not contain offsets of Spark: {error}") from None
 
 
-def check_no_gap(starts: Ends, known: Known) -> None:
+def check_no_gap(starts: PartitionOffsets, known: ArchiveEnds) -> None:
     """Raise ArchiveError if a micro-batch begins after the archive's end offset and would leave a gap.
 
     Retention never causes such a gap. It moves the log start offset, but Spark still continues at the offset
@@ -116,17 +131,20 @@ def check_no_gap(starts: Ends, known: Known) -> None:
             end = known.get((topic, partition), start)
             if start > end:
                 raise ArchiveError(
-                    f"this step begins at offset {start} of {topic}-{partition} but the archive ends at "
-                    f"{end}: the checkpoint belongs to another archive, or the archive is an older copy"
+                    f"this micro-batch begins at offset {start} of {topic}-{partition} but the archive ends "
+                    f"at {end}: the checkpoint belongs to another archive, or the archive is an older copy"
                 )
 
 
-def check_complete(written: int | None, files: Sequence[DataFile], place: str) -> None:
-    """Raise ArchiveError if the staged files do not contain all records that Spark has written."""
+def check_complete(written: int | None, files: Sequence[DataFile], staging_dir: str) -> None:
+    """Raise ArchiveError if the staged files do not contain all records that Spark has written.
+
+    `written` is the number of records that Spark reports; None skips the check.
+    """
     found = sum(file.records for file in files)
     if written is not None and written != found:
         raise ArchiveError(
-            f"Spark has written {written} records to {place}, but the files there contain {found}: "
+            f"Spark has written {written} records to {staging_dir}, but the files there contain {found}: "
             f"is the directory on a file system that all of Spark's machines share?"
         )
 
@@ -138,5 +156,5 @@ def check_within(ranges: Offsets, files: list[DataFile]) -> None:
         if not start <= file.first_offset <= file.last_offset < end:
             raise ArchiveError(
                 f"{file.path} contains offsets {file.first_offset} to {file.last_offset}, but this "
-                f"step covers {start} to {end - 1}"
+                f"micro-batch covers {start} to {end - 1}"
             )

@@ -7,8 +7,12 @@ archive exactly once.
 
 [archive]
 directory = "/srv/archive"
-compression = "zstd"          # or snappy, gzip, lz4, none
+checkpoint = "/srv/checkpoint"  # the directory `_checkpoint` in the archive if this is missing
+trigger = "availableNow"        # or an interval: "10 seconds"
+compression = "zstd"            # or snappy, gzip, lz4, none
 records_per_file = 5000000
+compact_below = "0"             # regularly compact files smaller than this size, such as "32 MiB"
+on_corrupt = "fail"             # or skip: skip corrupt batches of a data directory, and list their offsets
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
-from kwire.pipeline.archive.checkpoint_claim import check_previous_step, claim_checkpoint, job_id
+from kwire.pipeline.archive.checkpoint_claim import check_previous_batch, claim_checkpoint, stream_id
 from kwire.pipeline.archive.direct import DONE, write_ranges
 from kwire.pipeline.archive.jvm_admin import JvmAdmin
 from kwire.pipeline.archive.manifest import Archive, Commit, DataFile
@@ -68,7 +72,7 @@ COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 
 
 class ArchiveConfig(NamedTuple):
-    """The table [archive]."""
+    """The configuration of the job: the tables [archive], [input] and [values]."""
 
     input: Input
     directory: Path
@@ -86,7 +90,7 @@ class ArchiveConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> ArchiveConfig:
-        """Read the configuration. Raises ConfigError."""
+        """Read the tables of the job. Raises ConfigError if a key is missing, invalid or unknown."""
         table = config.table("archive")
         directory = table.path("directory")
         input_ = config.input()
@@ -110,9 +114,10 @@ class ArchiveConfig(NamedTuple):
 
 
 def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
-    """Start the stream. Raises ArchiveError if the archive or the checkpoint belongs to another stream.
+    """Start the stream, and return its query.
 
-    Raises ConfigError or RegistryError.
+    Raises ArchiveError, for example if the archive or the checkpoint belongs to another stream. Raises
+    ConfigError, RegistryError or SegmentsError.
     """
     claim_checkpoint(config.checkpoint, Archive(config.directory))
     options = {"startingOffsets": "earliest", **config.input.options, "includeHeaders": "true"}
@@ -134,7 +139,7 @@ def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
 
 
 def _plan(spark: SparkSession, config: ArchiveConfig, values: ValuesConfig) -> Plan:
-    """Plan the decoding of values, and record it in the archive.
+    """Plan the decoding of values, and record the plan in the archive.
 
     Raises ConfigError, RegistryError or ArchiveError.
     """
@@ -161,11 +166,11 @@ def _step(
     is_direct = config.input.format == "kwire" and plan is None
 
     def step(batch: DataFrame, batch_id: int) -> None:
-        job = job_id(config.checkpoint)
+        job = stream_id(config.checkpoint)
         archive.check_owner(job)
         if archive.has_batch(job, batch_id):
             return
-        check_previous_step(archive, config.checkpoint, job, batch_id)
+        check_previous_batch(archive, config.checkpoint, job, batch_id)
         name = f"{job[:8]}-{batch_id:010d}"
         staging_dir = attempt_directory(config.directory, name)
         skipped_dir = empty_directory(config.directory, SKIPPED)
@@ -209,7 +214,7 @@ def _step(
 
 
 def compact_small(config: ArchiveConfig) -> None:
-    """Compact the archive if the configuration says so and no compaction is running.
+    """Compact the archive if `compact_below_bytes` is set and no compaction is running.
 
     Raises ArchiveError.
     """
@@ -220,7 +225,7 @@ def compact_small(config: ArchiveConfig) -> None:
 
 
 def utc_date() -> Column:
-    """Return the UTC date of a record as text, whatever the session's time zone is."""
+    """Return an expression for a record's UTC date as text, whatever the session's time zone is."""
     days = f.floor(f.unix_seconds("timestamp") / 86_400).cast("int")
     return f.date_from_unix_date(days).cast("string")
 

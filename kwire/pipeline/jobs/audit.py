@@ -3,7 +3,7 @@
     [audit]
     window = "1 hour"
     offsets = true                 # whether a record must have the same offset on both sides
-    suffix = ""                    # of topic names on the right side
+    suffix = ""                    # the suffix that topic names have on the right side
     report = "audit.html"          # an HTML page with a plot of the differences; none if missing
     [left]
     format = "kafka"               # or kwire (a data directory), or archive
@@ -15,8 +15,8 @@
     directory = "/srv/archive"
 
 For each topic, partition and time window, the job counts the records and sums up a 64-bit hash of each
-record. The hash covers key, value, headers and timestamp, and optionally the offset. It distinguishes null
-from empty. The job treats windows with equal counts and sums as equal.
+record. The hash covers key, value, headers and timestamp, and optionally the offset. The hashes of null and
+empty differ. The job treats windows with equal counts and sums as equal.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class AuditConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> AuditConfig:
-        """Read the configuration. Raises ConfigError."""
+        """Read the tables of the job. Raises ConfigError if a key is missing, invalid or unknown."""
         table = config.table("audit")
         report = table.text("report", "")
         found = cls(
             Side.of(config, "left"),
             Side.of(config, "right"),
-            _parse_window(table.text("window", "1 hour")),
+            _checked_window(table.text("window", "1 hour")),
             table.flag("offsets", True),
             table.text("suffix", ""),
             Path(report) if report else None,
@@ -70,8 +70,8 @@ class AuditConfig(NamedTuple):
         return found
 
 
-def _parse_window(text: str) -> str:
-    """Validate the length of a window. Raises ConfigError."""
+def _checked_window(text: str) -> str:
+    """Return the length of a window unchanged. Raises ConfigError if it is not a positive interval."""
     if _LENGTH.fullmatch(text.strip()) is None:
         raise ConfigError(f'audit.window must be an interval like "1 hour" or "7 days", not {text!r}')
     parts = re.findall(_PART, text, re.IGNORECASE)
@@ -91,6 +91,7 @@ class Difference(NamedTuple):
     left_records: int
     right_records: int
     left_offsets: tuple[int, int] | None
+    """The first and the last offset; None if there are no records."""
     right_offsets: tuple[int, int] | None
 
     def __str__(self) -> str:
@@ -121,7 +122,7 @@ class Outcome(NamedTuple):
 
 
 def run(spark: SparkSession, config: AuditConfig) -> Outcome:
-    """Compare the two sides."""
+    """Load and compare the two sides. Raises ArchiveError if an archive cannot be read."""
     from pyspark.sql import functions as f
 
     left = summed(config.left.load(spark), config)
@@ -147,10 +148,11 @@ def run(spark: SparkSession, config: AuditConfig) -> Outcome:
 
 
 SUMS: Final = ("records", "first", "last", "sum")
+"""The number of records in a window, the first and the last offset, and the sum of the hashes."""
 
 
 def summed(side: DataFrame, config: AuditConfig) -> DataFrame:
-    """Return the record count and the hash sum of a side for each topic, partition and window."""
+    """Return the aggregates SUMS of a side for each topic, partition and window."""
     from pyspark.sql import functions as f
 
     content = [_shape(), f.col("key"), f.col("value"), f.col("headers"), f.unix_micros("timestamp")]

@@ -46,7 +46,7 @@ _UNITS: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 class CompactConfig(NamedTuple):
-    """The table [compact]."""
+    """The table [compact], or the same settings of the job `archive`."""
 
     directory: Path
     below_bytes: int
@@ -55,7 +55,7 @@ class CompactConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> CompactConfig:
-        """Read the configuration. Raises ConfigError."""
+        """Read the table [compact]. Raises ConfigError if a key is missing, invalid or unknown."""
         table = config.table("compact")
         found = cls(
             table.path("directory"),
@@ -68,7 +68,7 @@ class CompactConfig(NamedTuple):
 
 
 def size_bytes(key: str, text: str) -> int:
-    """Parse a size like `32 MiB`. Raises ConfigError."""
+    """Parse a size like `32 MiB`. Raises ConfigError with the name `key` if the size is malformed."""
     match = re.fullmatch(r"(\d+) ?([KMG]iB|B)?", text.strip())
     if match is None:
         raise ConfigError(f"{key} must be a size like '32 MiB', not {text!r}")
@@ -76,16 +76,19 @@ def size_bytes(key: str, text: str) -> int:
 
 
 class Compacted(NamedTuple):
-    """The result of a run."""
+    """The numbers of files before and after a compaction."""
 
     before: int
     """The number of files that were merged."""
     after: int
-    """The number of merged files that replaced them."""
+    """The number of new files with the merged content."""
 
 
 def compact(config: CompactConfig) -> Compacted:
-    """Merge the small files of an archive. Raises ArchiveError."""
+    """Merge the small files of an archive, and delete the replaced files.
+
+    Raises ArchiveError, or CompactionRunning if another process is compacting the archive.
+    """
     archive = Archive(config.directory)
     before = after = 0
     with compaction_lock(config.directory):
@@ -110,7 +113,10 @@ class CompactionRunning(ArchiveError):
 
 @contextmanager
 def compaction_lock(directory: Path) -> Iterator[None]:
-    """Lock an archive for compaction. ArchiveError, CompactionRunning."""
+    """Lock an archive for compaction during the block.
+
+    Raises ArchiveError if the archive does not exist, or CompactionRunning if another process has the lock.
+    """
     if not directory.is_dir():
         raise ArchiveError(f"archive {directory} does not exist")
     with staging.file_lock(
@@ -120,7 +126,10 @@ def compaction_lock(directory: Path) -> Iterator[None]:
 
 
 def plan(files: Iterable[DataFile], config: CompactConfig) -> list[list[DataFile]]:
-    """Return the groups of small files to merge. The files of a group are neighbors in one directory."""
+    """Return the groups of small files to merge. The files of a group are neighbors in one directory.
+
+    A group has at least two files, and at most `target_bytes`.
+    """
     by_directory: dict[str, list[DataFile]] = {}
     for file in sorted(files, key=lambda file: (file.path.rpartition("/")[0], file.first_offset)):
         by_directory.setdefault(file.path.rpartition("/")[0], []).append(file)
@@ -140,7 +149,7 @@ def plan(files: Iterable[DataFile], config: CompactConfig) -> list[list[DataFile
 
 
 def _commit(archive: Archive, groups: Sequence[Sequence[DataFile]], config: CompactConfig) -> None:
-    # The commit gets this number unless another commit comes first. No committed file has this name.
+    # The commit usually gets this number. If another commit comes first, the names are still unique.
     step = f"{MERGED}-{sum(1 for _ in archive.commits()):010d}"
     staging_dir = empty_directory(archive.directory, step)
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
@@ -239,7 +248,7 @@ def _opened(archive: Path, file: DataFile) -> pq.ParquetFile:
 
 
 def sweep(archive: Archive) -> int:
-    """Delete files that a compaction has replaced or has not committed, and return how many."""
+    """Delete files that a compaction has replaced or has not committed, and return the number of files."""
     listed = {file.path for file in archive.files()}
     old = {path for commit in archive.commits() for path in commit.replaced}
     unfinished = {

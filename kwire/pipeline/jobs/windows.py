@@ -34,8 +34,8 @@ aggregates. After a crash, Spark repeats the micro-batch with the offsets, state
 checkpoint. So the repeated micro-batch sends the same results with the same keys.
 
 Events with the same `id` count once. Spark remembers an event until the watermark passes the event's time. An
-event before the watermark is late and is dropped. The directory `counts` in the checkpoint has the late,
-duplicate and non-JSON records of each micro-batch. A micro-batch has no counts if the driver was killed
+event before the watermark is late and is dropped. The directory `counts` in the checkpoint has the numbers of
+late, duplicate and non-JSON records in each micro-batch. A micro-batch has no counts if the driver was killed
 between the end of the micro-batch and the write of the counts.
 """
 
@@ -69,7 +69,7 @@ FUNCTIONS: Final = ("count", "nulls", "sum", "avg", "min", "max")
 FIRST_S: Final = -62_135_596_800
 """The beginning of the year 1 as a Unix timestamp."""
 END_S: Final = 253_402_300_800
-"""The end of the year 9999. Adding an interval to an earlier event time stays within Spark's range."""
+"""The end of the year 9999 as a Unix timestamp. Spark can add any interval to an earlier event time."""
 ZONELESS: Final = r"^\s*[+]?\d{4,6}(-\d{1,2}(-\d{1,2}([T ](\d{1,2}(:\d{1,2}(:\d{1,2}([.]\d*)?)?)?)?)?)?)?\s*$"
 """A pattern for a date, or a date and a time, without a time zone."""
 DATED: Final = r"^\s*[+]?\d{4,6}-"
@@ -101,11 +101,11 @@ class Aggregate(NamedTuple):
     name: str
     function: str
     field: str
-    """The name of the field; empty for `count`, which counts all records."""
+    """The name of the field; empty for a `count` of all records."""
 
     @classmethod
     def of(cls, name: str, text: str) -> Aggregate:
-        """Parse `function:field`. Raises ConfigError."""
+        """Parse `count` or `function:field`. Raises ConfigError if the text has neither form."""
         function, _, field = text.partition(":")
         if function not in FUNCTIONS or (not field and text != "count"):
             raise ConfigError(
@@ -138,7 +138,7 @@ class WindowsConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig) -> WindowsConfig:
-        """Read the configuration. Raises ConfigError."""
+        """Read the tables of the job. Raises ConfigError if a key is missing, invalid or unknown."""
         table = config.table("windows")
         aggregates = table.table("aggregates").texts()
         found = cls(
@@ -183,7 +183,7 @@ class WindowsConfig(NamedTuple):
 
     @property
     def fields(self) -> list[str]:
-        """The names of all value fields that the job needs."""
+        """The names of the value fields in `group`, `id` and `aggregates`."""
         named = [*self.group, *self.id, *(one.field for one in self.aggregates)]
         return sorted({field for field in named if field})
 
@@ -277,6 +277,7 @@ class Total(NamedTuple):
 
     counts: Counts
     steps: int
+    """The number of completed micro-batches."""
     uncounted: list[int]
     """The numbers of completed micro-batches whose counts are missing, because the driver was killed."""
 
@@ -290,7 +291,7 @@ def total(checkpoint: Path) -> Total:
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{path} does not contain counts: {error}") from None
     done = {int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()}
-    # Spark's files about old micro-batches are deleted, but the files with the counts remain.
+    # Spark deletes its files about old micro-batches, but the files with the counts remain.
     first = min(done, default=0)
     steps = done | {number for number in recorded if number < first}
     return Total(
@@ -303,7 +304,7 @@ def total(checkpoint: Path) -> Total:
 def claim_checkpoint(config: WindowsConfig) -> None:
     """Record the configuration in a new checkpoint.
 
-    Raises ConfigError if the checkpoint was used with a different configuration.
+    Raises ConfigError if the checkpoint belongs to another job or was used with another configuration.
     """
     path = config.checkpoint / PLAN
     if path.exists():
@@ -323,10 +324,10 @@ def claim_checkpoint(config: WindowsConfig) -> None:
     os.replace(unfinished, path)
 
 
-def make_compacted(client: Mapping[str, str], topic: str, partitions: int) -> None:
-    """Create the topic unless it exists.
+def create_compacted_topic(client: Mapping[str, str], topic: str, partitions: int) -> None:
+    """Create a compacted topic unless the topic exists.
 
-    Raises DeliveryError if the topic is not compacted, or KafkaException.
+    Raises DeliveryError if an existing topic is not compacted, or KafkaException.
     """
     admin = ADMIN.AdminClient(dict(client))
     new = ADMIN.NewTopic(topic, num_partitions=partitions, config={"cleanup.policy": "compact"})
@@ -335,8 +336,8 @@ def make_compacted(client: Mapping[str, str], topic: str, partitions: int) -> No
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
-        asked = ADMIN.ConfigResource(ADMIN.ConfigResource.Type.TOPIC, topic)
-        [described] = admin.describe_configs([asked]).values()
+        resource = ADMIN.ConfigResource(ADMIN.ConfigResource.Type.TOPIC, topic)
+        [described] = admin.describe_configs([resource]).values()
         policy = described.result(TIMEOUT_SECONDS)["cleanup.policy"].value
         if "compact" not in policy.split(","):
             raise DeliveryError(
@@ -346,7 +347,10 @@ def make_compacted(client: Mapping[str, str], topic: str, partitions: int) -> No
 
 
 def check_output_topic(config: WindowsConfig, found: Mapping[str, Origin]) -> None:
-    """Check that the job does not read its own results as events. Raises ConfigError or KafkaException."""
+    """Raise ConfigError if the output topic is also an input topic. Raises KafkaException.
+
+    `found` has the origins of the input topics.
+    """
     if config.topic not in found:
         return
     admin = ADMIN.AdminClient(dict(config.client))
@@ -451,7 +455,8 @@ def _event_time(config: WindowsConfig) -> str:
 def _identity(columns: Sequence[str]) -> str:
     """Return an expression for the hash that identifies an event.
 
-    The hash covers the fields of `id`, or key, value and timestamp if `id` is empty.
+    The hash covers `columns`, the fields of `id`. If `id` is empty or a field is missing, the hash covers
+    key, value and timestamp.
     """
     whole = "to_json(struct(hex(key), hex(value), unix_micros(timestamp)))"
     if columns:
@@ -480,9 +485,12 @@ def _figure(function: str, column: str | None) -> Column:
 
 
 def start(spark: SparkSession, config: WindowsConfig) -> StreamingQuery:
-    """Start the stream. Raises ConfigError, DeliveryError, KafkaException or ArchiveError."""
+    """Start the stream, and return its query.
+
+    Raises ConfigError, DeliveryError, KafkaException, ArchiveError or SegmentsError.
+    """
     claim_checkpoint(config)
-    make_compacted(config.client, config.topic, config.partitions)
+    create_compacted_topic(config.client, config.topic, config.partitions)
     options = {"startingOffsets": "earliest", **config.input.options}
     lookup = file_origins(options) if config.input.format == "kwire" else JvmAdmin(spark, options).origins
     found = lookup(None)
@@ -509,7 +517,7 @@ def run(spark: SparkSession, config: WindowsConfig) -> Total:
 
     ended = threading.Event()
 
-    class Notes(StreamingQueryListener):  # type: ignore[misc]
+    class CountsListener(StreamingQueryListener):  # type: ignore[misc]
         def onQueryStarted(self, event: Any) -> None:
             pass
 
@@ -522,7 +530,7 @@ def run(spark: SparkSession, config: WindowsConfig) -> Total:
         def onQueryTerminated(self, event: Any) -> None:
             ended.set()
 
-    listener = Notes()
+    listener = CountsListener()
     spark.streams.addListener(listener)
     try:
         start(spark, config).awaitTermination()
@@ -546,10 +554,10 @@ def command(config: JobConfig, master: str | None) -> int:
         spark.stop()
     counts = found.counts
     print(
-        f"{found.steps} steps so far: {counts.records} records, {counts.duplicates} duplicates, "
+        f"{found.steps} micro-batches so far: {counts.records} records, {counts.duplicates} duplicates, "
         f"{counts.late} late, {counts.not_json} not JSON, {counts.without_time} without event time; "
         f"{counts.results} results written to {wanted.topic}"
     )
     if found.uncounted:
-        print(f"steps without counts, because the driver was killed after them: {found.uncounted}")
+        print(f"micro-batches without counts, because the driver was killed after them: {found.uncounted}")
     return CLEAN

@@ -19,12 +19,13 @@ RESULT: Final = "topic string, partition int, records long, next_offset long"
 
 
 class PartitionStep(NamedTuple):
-    """The offset range of one source partition in a micro-batch."""
+    """The part of a micro-batch for one source partition: an offset range, and the target of its records."""
 
     target: Target
     origin: str
+    """The text of the source topic's Origin."""
     start: int | None
-    """The first offset; None to start at the first record."""
+    """The first source offset; None to start at the first record."""
     end: int
     is_new: bool
     """Whether no earlier micro-batch covered this partition."""
@@ -44,14 +45,14 @@ Plan = Mapping[tuple[str, int], PartitionStep]
 
 
 def deliver_batches(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Deliver the records of batches and yield the results as batches. Raises DeliveryError.
+    """Deliver the records of Arrow batches, and yield a batch with the PartitionResult of each partition.
 
-    The records must be in offset order within each partition.
+    The records of a partition must be consecutive and in offset order. Raises DeliveryError.
     """
     for key, rows in groupby(_rows(batches), key=lambda row: row[0]):
         topic, partition = key
         if key not in plan:
-            raise DeliveryError(f"{topic}-{partition} has records but is not part of this step")
+            raise DeliveryError(f"{topic}-{partition} has records but is not part of this micro-batch")
         done = deliver_part(key, plan[key], (record for _, record in rows))
         yield pa.RecordBatch.from_pydict(
             {name: [value] for name, value in done._asdict().items()},
@@ -81,9 +82,9 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[str, int], 
 
 
 def deliver_part(key: tuple[str, int], part: PartitionStep, records: Iterable[Outgoing]) -> PartitionResult:
-    """Deliver the records that the target does not have yet, and write the range to the offset map.
+    """Deliver the records that the target does not have yet, and extend the offset map to `part.end`.
 
-    Raises DeliveryError.
+    `key` is the source topic and partition. Raises DeliveryError.
     """
     topic, partition = key
     try:
@@ -99,9 +100,10 @@ def deliver_part(key: tuple[str, int], part: PartitionStep, records: Iterable[Ou
 def first_offset(
     progress: int | None, part: PartitionStep, records: Iterable[Outgoing]
 ) -> tuple[int, Iterable[Outgoing]]:
-    """Return the source offset at which to continue, and the records.
+    """Return the source offset at which to continue, and all the records.
 
-    Raises DeliveryError if the map's end does not fit the offsets in the checkpoint.
+    `progress` is the source offset at which the offset map ends; None if the map has no entry. Raises
+    DeliveryError if `progress` does not fit the offsets in the checkpoint.
     """
     name = part.target.name
     remedy = "delete the checkpoint to mirror the missing records"
@@ -125,7 +127,7 @@ def first_offset(
 
 
 class StepRange(NamedTuple):
-    """The offset range of a partition in a micro-batch, from Spark's checkpoint."""
+    """The offset range of a partition in a micro-batch, from Spark's checkpoint. See PartitionStep."""
 
     start: int | None
     end: int
@@ -133,7 +135,10 @@ class StepRange(NamedTuple):
 
 
 def checkpoint_ranges(checkpoint: Path, batch_id: int) -> dict[tuple[str, int], StepRange]:
-    """Read the offset ranges of a micro-batch. Raises DeliveryError if the checkpoint is malformed."""
+    """Read the offset range of each partition in a micro-batch.
+
+    Raises DeliveryError if the checkpoint is malformed.
+    """
     ends = _offsets(checkpoint / "offsets" / str(batch_id))
     before: dict[tuple[str, int], int] = {}
     first = checkpoint / "sources" / "0" / "0"

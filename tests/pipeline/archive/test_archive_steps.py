@@ -154,7 +154,7 @@ class TestSteps:
         with pytest.raises(ArchiveError) as caught:
             check_no_gap({"t": {0: 501}}, self.KNOWN)
         assert str(caught.value) == (
-            "this step begins at offset 501 of t-0 but the archive ends at 500: the checkpoint "
+            "this micro-batch begins at offset 501 of t-0 but the archive ends at 500: the checkpoint "
             "belongs to another archive, or the archive is an older copy"
         )
 

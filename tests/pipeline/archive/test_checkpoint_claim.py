@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kwire.pipeline.archive.checkpoint_claim import CLAIM, check_previous_step, claim_checkpoint
+from kwire.pipeline.archive.checkpoint_claim import CLAIM, check_previous_batch, claim_checkpoint
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit
 
 JOB = "stream-1"
@@ -55,7 +55,7 @@ def test_the_checkpoint_of_another_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError) as caught:
         claim_checkpoint(checkpoint, Archive(tmp_path / "b"))
     assert str(caught.value) == (
-        f"the checkpoint {checkpoint} continues after step 1, but {tmp_path}/b does not have it: the "
+        f"the checkpoint {checkpoint} continues after micro-batch 1, but {tmp_path}/b does not have it: the "
         f"checkpoint belongs to another archive, or this archive was deleted or is an older copy; choose "
         f"another checkpoint and a new directory"
     )
@@ -75,10 +75,10 @@ def test_a_deleted_archive_or_an_older_copy_is_refused(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path / "c", planned=2, done=2)
     claim_checkpoint(checkpoint, archive)
     (archive.directory / "_manifests" / f"{1:020d}.json").unlink()
-    with pytest.raises(ArchiveError, match="continues after step 1, but"):
+    with pytest.raises(ArchiveError, match="continues after micro-batch 1, but"):
         claim_checkpoint(checkpoint, Archive(archive.directory))
     shutil.rmtree(archive.directory)
-    with pytest.raises(ArchiveError, match="continues after step 1, but"):
+    with pytest.raises(ArchiveError, match="continues after micro-batch 1, but"):
         claim_checkpoint(checkpoint, Archive(archive.directory))
 
 
@@ -108,10 +108,10 @@ def test_the_archive_of_another_stream_is_refused(tmp_path: Path) -> None:
 
 def test_a_step_without_its_predecessor_is_refused(tmp_path: Path) -> None:
     archive = archive_of(tmp_path / "a", 2)
-    check_previous_step(archive, tmp_path, JOB, 0)
-    check_previous_step(archive, tmp_path, JOB, 2)
-    with pytest.raises(ArchiveError, match="continues after step 2, but"):
-        check_previous_step(archive, tmp_path, JOB, 3)
+    check_previous_batch(archive, tmp_path, JOB, 0)
+    check_previous_batch(archive, tmp_path, JOB, 2)
+    with pytest.raises(ArchiveError, match="continues after micro-batch 2, but"):
+        check_previous_batch(archive, tmp_path, JOB, 3)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}"])
