@@ -1,4 +1,4 @@
-"""Delivery of records to a topic's partitions, each exactly once across crashes of any process.
+"""Delivery of records to a topic's partitions. Each record arrives exactly once, even if a process crashes.
 
 There are two modes, depending on whether the target must have the same offsets as the source:
 
@@ -70,7 +70,7 @@ class Target(NamedTuple):
     """A partition to write to, the client settings for its cluster, and the job that writes."""
 
     client: dict[str, str]
-    """librdkafka's configuration for the cluster, with `bootstrap.servers`."""
+    """librdkafka's configuration for the target cluster, including `bootstrap.servers`."""
     topic: str
     partition: int
     job: str
@@ -83,18 +83,18 @@ class Target(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
     def consumer(self) -> Consumer:
-        """Return a consumer for looking up offsets in the target's cluster."""
+        """Return a new read_committed consumer for the target cluster. The caller must close it."""
         return committed_reader(self.client, self.job)
 
     def owns(self, entry: MapEntry) -> bool:
-        """Return whether this job wrote an entry of an offset map for this partition."""
+        """Return whether a map entry belongs to this job and this partition."""
         return (entry.job, entry.partition) == (self.job, self.partition)
 
 
 def progress(target: Target) -> int | None:
-    """Return the job's next source offset according to its map, or None if the map has no entry of the job.
+    """Return the next source offset of the job for this partition, from the offset map.
 
-    Raises KafkaException.
+    Returns None if the map has no entry of the job for the partition. Raises KafkaException or DeliveryError.
     """
     found = read_last_entry(target)
     return None if found is None else found.end
@@ -116,7 +116,7 @@ def read_last_entry(target: Target) -> MapEntry | None:
 
 
 def end_offset(target: Target) -> int:
-    """Return the end offset of the target partition. Raises KafkaException."""
+    """Return the high watermark of the target partition. Raises KafkaException."""
     consumer = target.consumer()
     try:
         return watermarks(consumer, TopicPartition(target.topic, target.partition))[1]
@@ -125,7 +125,7 @@ def end_offset(target: Target) -> int:
 
 
 class ProducerFatalError(DeliveryError):
-    """The producer had a fatal error. Its next call reports the error."""
+    """A producer had a fatal error. The next call of the producer reports the cause."""
 
 
 def flush_producer(producer: Producer) -> int:
@@ -141,7 +141,7 @@ def flush_producer(producer: Producer) -> int:
 
 
 class _RejectedRecord(NamedTuple):
-    """A record that the broker rejected, with the error in the response."""
+    """A record that was not delivered, and the error that the producer reported for it."""
 
     record: Outgoing
     error: KafkaError
@@ -221,9 +221,9 @@ class _PendingSends:
                 return
 
     def flush(self) -> dict[int, int]:
-        """Wait until all records are delivered, and return the target offset for each source offset.
+        """Wait until all sent records are delivered, and return the target offset for each source offset.
 
-        Raises DeliveryError.
+        Raises DeliveryError if a record was rejected or timed out.
         """
         left = flush_producer(self._producer)
         if self._rejected is not None or left:
@@ -236,8 +236,8 @@ class _PendingSends:
 class MappedDelivery:
     """Transactional delivery to a partition, with an offset map.
 
-    Use it as a context manager. A new instance fences older instances for the same target. Every method may
-    raise KafkaException or DeliveryError.
+    Use it as a context manager. A new instance fences older instances for the same target. `origin` is the
+    text that its map entries get as their origin. Every method may raise KafkaException or DeliveryError.
     """
 
     def __init__(self, target: Target, origin: str = "") -> None:
@@ -264,7 +264,7 @@ class MappedDelivery:
 
     @property
     def next_offset(self) -> int | None:
-        """The next source offset; None if nothing has been delivered yet."""
+        """The next source offset; None if the map has no entry of this job for the partition."""
         return None if self.last is None else self.last.end
 
     def _last_entry(self) -> MapEntry | None:
@@ -275,17 +275,18 @@ class MappedDelivery:
             if not count:
                 raise DeliveryError(f"topic {target.topic}{MAP_SUFFIX} for the offset map does not exist")
             self._map_partition = map_partition_of(target.topic, target.partition, count)
-            # Other jobs may have open transactions before this job's last entry in the partition of the map.
+            # Wait for open transactions of other jobs in this map partition, because they may precede the
+            # last entry of this job.
             until = high_watermark(target.client, self._map_partition)
             return last_entry(consumer, self._map_partition, target.owns, until=until)
         finally:
             consumer.close()
 
     def deliver(self, records: Iterable[Outgoing], start: int, end: int | None = None) -> int:
-        """Deliver records from source offset `start` on, and return the number of records.
+        """Deliver all records and return their number. They must begin at source offset `start` or later.
 
-        `start` must be the source offset at which the map ends. If `end` is given, the map then covers all
-        offsets before `end`, including a gap after the last record.
+        `start` must be `next_offset`, unless that is None. If `end` is given, the map then covers all source
+        offsets before `end`, even if there is a gap after the last record.
         """
         count = 0
         for part, is_last in _transactions_with_last(
@@ -362,11 +363,11 @@ def deliver_with_map(
     origin: str = "",
     check_continues: Callable[[str], object] = lambda _: None,
 ) -> tuple[int, int]:
-    """Deliver the records of `records_from(offset)`, from where the job's map ends, or else from `start`.
+    """Deliver the records of `records_from(offset)`. The offset is the end of the job's map, or else `start`.
 
-    `check_continues` gets the origin in the map's last entry, and raises an error if the job has delivered
-    other records than these before. Returns the number of records that this call delivered, and the next
-    source offset. Raises KafkaException or DeliveryError.
+    `check_continues` gets the origin in the map's last entry, and raises an error if that entry belongs to a
+    delivery of other records. Returns the number of records that this call delivered, and the next source
+    offset. Raises KafkaException or DeliveryError.
     """
     with MappedDelivery(target, origin) as delivery:
         if delivery.last is not None:
@@ -379,9 +380,9 @@ def deliver_with_map(
 def _transactions_with_last(
     records: Iterable[Outgoing], find_last: bool, max_records: int
 ) -> Iterator[tuple[list[Outgoing], bool]]:
-    """Yield the records of each transaction, and whether it is the last one.
+    """Yield the records of each transaction, and whether the transaction is the last one.
 
-    The flag is valid only with `find_last`, which reads one transaction ahead.
+    Without `find_last`, the flag is always False. With `find_last`, this reads one transaction ahead.
     """
     previous: list[Outgoing] = []
     for part in _split_transactions(records, max_records):
@@ -414,8 +415,9 @@ def deliver_same_offsets(
     """Deliver the records of `records_from(offset)` with their own offsets, from the target's end offset on.
 
     Returns the number of records that this call delivered, and the next offset. Raises DeliveryError if the
-    source has a gap, if the target's records differ from the source's, or if another program writes to the
-    target.
+    target ends before `start`, if the target's last record differs from the source's record at that offset,
+    if the source has a gap, if a record is rejected, or if another program writes to the target. Raises
+    KafkaException.
     """
     next_offset = end_offset(target)
     if next_offset < start:
@@ -446,16 +448,19 @@ def deliver_same_offsets(
 def _check_target_matches(
     target: Target, records_from: Callable[[int], Iterable[Outgoing]], end: int
 ) -> None:
-    """Raise DeliveryError if the target's last record differs from the source's record at that offset."""
+    """Raise DeliveryError if the target's last record differs from the source's record at that offset.
+
+    `end` is the target's end offset.
+    """
     expected = next(iter(records_from(end - 1)), None) if end else None
     if expected is None or expected.source_offset != end - 1:
         return  # The target is empty, or the source begins after the target's end.
     consumer = target.consumer()
     try:
-        place = TopicPartition(target.topic, target.partition)
-        if watermarks(consumer, place)[0] == end:
+        partition = TopicPartition(target.topic, target.partition)
+        if watermarks(consumer, partition)[0] == end:
             return  # All records have been deleted.
-        found = next(messages(consumer, place, end - 1), None)
+        found = next(messages(consumer, partition, end - 1), None)
     finally:
         consumer.close()
     if found is None or not _is_same(found, expected):
@@ -473,9 +478,10 @@ def _is_same(found: Message, expected: Outgoing) -> bool:
 
 
 def offset_map(target: Target) -> Iterator[tuple[int, int, int]]:
-    """Yield the entries of a partition's map as (source offset, target offset, number of records).
+    """Yield the runs of consecutive offsets in the job's map for this partition, in order.
 
-    Raises KafkaException.
+    A run is (first source offset, first target offset, number of records). Raises KafkaException or
+    DeliveryError.
     """
     consumer = target.consumer()
     try:

@@ -41,7 +41,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 MAP_SUFFIX: Final = ".offset-map"
 TIMEOUT_SECONDS: Final = 60.0
 RESULT_TIMEOUT_SECONDS: Final = TIMEOUT_SECONDS + 10
-"""The time to wait for a result. The client's own timeout is shorter, as its error is more specific."""
+"""The time to wait for the result of a request. The request's own timeout is shorter, and its error names the
+cause."""
 PAUSE_SECONDS: Final = 0.1
 RETRIABLE_ERRORS: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -54,11 +55,11 @@ RETRIABLE_ERRORS: Final = (
 RUNS_PER_ENTRY: Final = 10_000
 """The maximum number of runs in an entry, so that an entry is far smaller than max.message.bytes."""
 FIRST_LOOKBACK: Final = 16
-"""The distance from the map's end at which the search for the last entry starts, in offsets."""
+"""The number of offsets before a map partition's end that the search for a job's last entry first reads."""
 
 
 class DeliveryError(Exception):
-    """Records cannot be delivered as requested. The message names the partition and the reason."""
+    """Records cannot be delivered as requested. The message has the reason."""
 
 
 class OffsetRun(NamedTuple):
@@ -104,17 +105,20 @@ class MapEntry(NamedTuple):
 
     @classmethod
     def decode(cls, key: bytes | None, value: bytes | None, where: str) -> MapEntry:
-        """Decode a record. Raises DeliveryError if the record is not an entry of an offset map."""
+        """Decode an entry's record. Raises DeliveryError if the record is not an entry of an offset map.
+
+        `where` names the record in the error.
+        """
         try:
             job, partition, _ = (key or b"").decode().rsplit("/", 2)
             content = json.loads(value or b"")
             source, target, numbers = int(content["source"]), int(content["target"]), content["runs"]
-            first, place = source, target
+            next_source, next_target = source, target
             runs = []
             for skipped, jumped, count in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True):
-                run = OffsetRun(first + skipped, place + jumped, count)
+                run = OffsetRun(next_source + skipped, next_target + jumped, count)
                 runs.append(run)
-                first, place = run.source + count, run.target + count
+                next_source, next_target = run.source + count, run.target + count
             return cls(
                 job,
                 int(partition),
@@ -140,10 +144,10 @@ def entries(
     next_target: int = -1,
     origin: str = "",
 ) -> Iterator[MapEntry]:
-    """Yield the entries for the source offsets from `start` to `end`.
+    """Yield new entries that cover the source offsets from `start` to before `end`.
 
-    `delivered` has pairs of source and target offsets in ascending order. `next_target` is the target's next
-    offset, which is recorded for a range without records.
+    `delivered` has the source and target offset of each record, in ascending order. `next_target` is the
+    target's next offset, or -1 if it is unknown; the entry of a range without records has this offset.
     """
     runs: list[list[int]] = []
     for source, target in delivered:
@@ -154,8 +158,8 @@ def entries(
     for first in range(0, max(1, len(runs)), RUNS_PER_ENTRY):
         part = tuple(OffsetRun(*run) for run in runs[first : first + RUNS_PER_ENTRY])
         entry_end = runs[first + RUNS_PER_ENTRY][0] if first + RUNS_PER_ENTRY < len(runs) else end
-        place = part[0].target if part else next_target
-        yield MapEntry(job, partition, start, entry_end, place, part, origin)
+        first_target = part[0].target if part else next_target
+        yield MapEntry(job, partition, start, entry_end, first_target, part, origin)
         start = entry_end
 
 
@@ -189,32 +193,32 @@ def map_partition_count(consumer: Consumer, topic: str) -> int:
 
 
 def map_partition_of(topic: str, partition: int, count: int) -> TopicPartition:
-    """Return the map's partition for a target partition.
+    """Return the map partition with the entries of a target partition.
 
-    Its number is the target partition's number, modulo the number of the map's partitions.
+    Its number is `partition` modulo `count`, the number of partitions of the map.
     """
     return TopicPartition(topic + MAP_SUFFIX, partition % count)
 
 
 def last_entry(
     consumer: Consumer,
-    place: TopicPartition,
+    map_partition: TopicPartition,
     wanted: Callable[[MapEntry], bool] = lambda _: True,
     *,
     until: int | None = None,
 ) -> MapEntry | None:
-    """Return the last entry in a partition of a map that matches `wanted`, or None.
+    """Return the last entry in a map partition for which `wanted` returns true, or None.
 
-    If `until` is given, first wait until every transaction before that offset has ended. Raises
-    KafkaException or DeliveryError.
+    If `until` is given, the function first waits until every transaction before that offset has ended. Raises
+    KafkaException, or DeliveryError if the wait times out or a record is not an entry.
     """
-    low, end = watermarks(consumer, place)
+    low, end = watermarks(consumer, map_partition)
     end = max(end, until or 0)
     lookback = FIRST_LOOKBACK
     while True:
         start = max(low, end - lookback)
         found = None
-        for message in messages(consumer, place, start, until=until):
+        for message in messages(consumer, map_partition, start, until=until):
             entry = decode_entry(message)
             if wanted(entry):
                 found = entry
@@ -224,23 +228,23 @@ def last_entry(
 
 
 def decode_entry(message: Message) -> MapEntry:
-    """Decode an entry. Raises DeliveryError with the entry's offset in its message."""
+    """Decode an entry. Raises DeliveryError if the message is not an entry; the error has its offset."""
     where = f"{message.topic()}-{message.partition()} at offset {message.offset()}"
     return MapEntry.decode(message.key(), message.value(), where)
 
 
 def messages(
-    consumer: Consumer, place: TopicPartition, start: int, *, until: int | None = None
+    consumer: Consumer, partition: TopicPartition, start: int, *, until: int | None = None
 ) -> Iterator[Message]:
-    """Yield the committed records of a partition from offset `start` to the partition's end.
+    """Yield the committed records of a partition from offset `start` to the last stable offset.
 
-    With `until`, do not stop before that offset: an open transaction delays the end of the partition. Raises
-    KafkaException or DeliveryError.
+    If `until` is given, the function waits until the last stable offset is at least `until`. Raises
+    KafkaException, or DeliveryError if nothing arrives in TIMEOUT_SECONDS.
     """
-    consumer.assign([TopicPartition(place.topic, place.partition, start)])
+    consumer.assign([TopicPartition(partition.topic, partition.partition, start)])
     while True:
         message = consumer.poll(TIMEOUT_SECONDS)
-        name = f"{place.topic}-{place.partition}"
+        name = f"{partition.topic}-{partition.partition}"
         if message is None:
             raise DeliveryError(f"{name} cannot be read to its end: another program's transaction is open")
         error = message.error()
@@ -252,16 +256,16 @@ def messages(
             return
 
 
-def watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+def watermarks(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
     """Return a partition's log start offset and high watermark. Raises KafkaException.
 
-    Retries while the leader of a new partition does not serve the partition yet, and while the client still
-    sends requests to a dead leader.
+    Retries for up to TIMEOUT_SECONDS while the leader of a new partition does not serve the partition yet,
+    and while the client still sends requests to a failed leader.
     """
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
-            low, high = consumer.get_watermark_offsets(place, TIMEOUT_SECONDS)
+            low, high = consumer.get_watermark_offsets(partition, TIMEOUT_SECONDS)
         except KafkaException as error:
             if error.args[0].code() not in RETRIABLE_ERRORS or time.monotonic() > deadline:
                 raise
@@ -270,7 +274,7 @@ def watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
             return int(low), int(high)
 
 
-def high_watermark(client: dict[str, str], place: TopicPartition) -> int:
+def high_watermark(client: dict[str, str], partition: TopicPartition) -> int:
     """Return a partition's high watermark, which does not depend on open transactions.
 
     Raises KafkaException.
@@ -278,7 +282,7 @@ def high_watermark(client: dict[str, str], place: TopicPartition) -> int:
     # Lower the log level, because at level 6 the client logs each termination.
     admin = AdminClient({"log_level": "5", **client})
     [future] = admin.list_offsets(
-        {TopicPartition(place.topic, place.partition): OffsetSpec.latest()},
+        {TopicPartition(partition.topic, partition.partition): OffsetSpec.latest()},
         isolation_level=IsolationLevel.READ_UNCOMMITTED,
         request_timeout=TIMEOUT_SECONDS,
     ).values()
@@ -286,7 +290,10 @@ def high_watermark(client: dict[str, str], place: TopicPartition) -> int:
 
 
 def all_entries(consumer: Consumer, topic: str, wanted: Callable[[MapEntry], bool]) -> Iterator[MapEntry]:
-    """Yield the matching entries of a map, partition by partition in offset order."""
+    """Yield the entries of a map's topic for which `wanted` returns true, partition by partition in order.
+
+    Raises KafkaException or DeliveryError.
+    """
     for partition in range(map_partition_count(consumer, topic)):
         for message in messages(consumer, TopicPartition(topic, partition), OFFSET_BEGINNING):
             entry = decode_entry(message)

@@ -1,6 +1,6 @@
 """The origin of a topic's records: cluster id, topic name and topic id.
 
-A name can be reused for another topic or cluster, but ids are unique.
+Another topic, or a topic of another cluster, can have the same name, but ids are unique.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 UNKNOWN: Final = "?"
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Internal topics, which are not copied because their records describe the state of their own cluster."""
+"""Internal topics. They are not copied, because their records describe the state of one cluster."""
 
 
 class Origin(NamedTuple):
@@ -26,7 +26,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Origin:
-        """Parse the text form of an origin. Missing parts are unknown."""
+        """Parse the text of an origin, as `str` returns it. Missing parts become UNKNOWN."""
         cluster, topic, topic_id = ([*text.rsplit("/", 2), UNKNOWN, UNKNOWN])[:3]
         return cls(cluster, topic, topic_id)
 
@@ -43,7 +43,10 @@ class Origin(NamedTuple):
 
 
 def of_log(directory: Path, topic: str) -> Origin:
-    """Read the origin of a log from its partition.metadata and the data directory's meta.properties."""
+    """Read an origin from a log's partition.metadata and its data directory's meta.properties.
+
+    `directory` is the directory of the log. Ids that cannot be read become UNKNOWN.
+    """
     return Origin(
         _property(directory.parent / "meta.properties", "cluster.id", "="),
         topic,

@@ -18,10 +18,10 @@ def create(
     settings: Mapping[str, str] | None = None,
     least: Mapping[str, int] | None = None,
 ) -> None:
-    """Create topics with the given numbers of partitions. Raises KafkaException.
+    """Create the topics that do not exist, with these numbers of partitions and these configs.
 
-    `least` has the number of partitions that an existing topic needs, if it differs from `topics`. Raises
-    ArchiveError if an existing topic has fewer partitions.
+    An existing topic needs at least as many partitions, or as many as `least` has for the topic (0 if it is
+    not in `least`). Raises ArchiveError if the topic has fewer, or KafkaException.
     """
     if not topics:
         return

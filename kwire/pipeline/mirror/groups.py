@@ -2,7 +2,7 @@
 
 A committed offset is the offset of the next record that a group will read. It is translated to the target
 offset of that record. If the committed offset is in a gap, it is translated to the target offset of the next
-record. At the end of the mirrored records, it is translated to the target's end offset.
+record. If there is no next record, the committed offset is translated to the target's end offset.
 """
 
 # The type annotations of the client libraries are incomplete.
@@ -52,7 +52,7 @@ UNKNOWN_GROUP: Final = {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.COORDINATOR_NO
 
 
 class OffsetMapIndex:
-    """An index of a partition's entries in the offset map. The entries themselves stay in the map's topic.
+    """An index of a target partition's entries in the offset map. The entries stay in the map's topic.
 
     `fetch(offset)` returns the entry at an offset of the map. `next_record(offset)` returns the offset of the
     first target record at or after `offset`, or the target's end offset if there is no such record.
@@ -73,7 +73,7 @@ class OffsetMapIndex:
         return self._offsets[-1] + 1 if self._offsets else OFFSET_BEGINNING
 
     def add(self, offset: int, entry: MapEntry) -> None:
-        """Add the next entry. Raises DeliveryError if entries before it are missing."""
+        """Add the next entry, and its offset in the map. Raises DeliveryError if an entry is missing."""
         if self._sources and entry.source != self.end:
             raise DeliveryError(
                 f"the offset map continues with source offset {entry.source} after {self.end}: "
@@ -111,7 +111,7 @@ def _run_of(runs: tuple[OffsetRun, ...], source_offset: int) -> OffsetRun | None
 
 
 class TranslatedOffset(NamedTuple):
-    """The result of translating a group's offset of one partition."""
+    """The result of translating a group's committed offset for one partition."""
 
     group: str
     topic: str
@@ -119,9 +119,12 @@ class TranslatedOffset(NamedTuple):
     partition: int
     source_offset: int
     target_offset: int | None
+    """The translated offset; None if the source offset is not mirrored yet."""
     verdict: str
+    """What happened to the group's offset in the target, such as COMMITTED."""
     source_lag: int
     target_lag: int | None
+    """The lag of the group in the target; None if the group has no offset there."""
 
     def __str__(self) -> str:
         there = "?" if self.target_offset is None else self.target_offset
@@ -135,7 +138,11 @@ class TranslatedOffset(NamedTuple):
 
 
 class GroupOffsetSync:
-    """Repeated translation of group offsets. Its methods raise KafkaException or DeliveryError."""
+    """A translator of committed offsets from the cluster `source` to the cluster `target`.
+
+    `pattern` selects group ids. With `move_back`, the group's offset in the target may be lowered. Methods
+    raise KafkaException or DeliveryError.
+    """
 
     def __init__(
         self,
@@ -157,7 +164,10 @@ class GroupOffsetSync:
         self._consumer.close()
 
     def sync(self, topics: Mapping[str, str]) -> list[TranslatedOffset]:
-        """Translate the groups' offsets and commit them. `topics` maps source names to target names."""
+        """Translate the groups' offsets, and commit those of groups without members in the target.
+
+        `topics` maps the names of source topics to those of target topics.
+        """
         # Create a new client each time, because a client also sends requests to known but stopped brokers.
         source = AdminClient({"log_level": "5", **self._clients[0]})
         listed = source.list_consumer_groups(request_timeout=TIMEOUT_SECONDS).result(RESULT_TIMEOUT_SECONDS)
@@ -268,7 +278,10 @@ class GroupOffsetSync:
 
 
 def first_at_or_after(consumer: Consumer, partition_key: TopicPartition, offset: int) -> int:
-    """Return the offset of the first committed record at or after `offset`, or the end offset."""
+    """Return the offset of the first committed record at or after `offset`, or else the last stable offset.
+
+    Raises KafkaException, or DeliveryError after a timeout.
+    """
     consumer.assign([TopicPartition(partition_key.topic, partition_key.partition, offset)])
     message = consumer.poll(TIMEOUT_SECONDS)
     if message is None:
@@ -282,7 +295,7 @@ def first_at_or_after(consumer: Consumer, partition_key: TopicPartition, offset:
 
 
 def _committed(admin: Any, groups: Iterable[str]) -> dict[str, dict[tuple[str, int], tuple[int, str]]]:
-    """Return the committed offsets and metadata of each group; empty for a group that does not exist."""
+    """Return each group's committed offsets and metadata by partition; empty if the group does not exist."""
     requests: dict[str, Any] = {}
     for group in groups:
         # The client accepts one group per call.

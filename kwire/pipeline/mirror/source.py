@@ -31,13 +31,13 @@ class Source(Protocol):
     """The interface of a source: a cluster or its data directories."""
 
     def topics(self) -> dict[str, SourceTopic]:
-        """Return the topics to mirror now.
+        """Return the current topics to mirror, by name.
 
         Raises DeliveryError or SegmentsError if a topic does not exist, or KafkaException.
         """
 
     def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
-        """Return the named configs that are set on the topic itself. Raises KafkaException."""
+        """Return configs for the new target topic. `names` are the configs to copy. Raises KafkaException."""
 
 
 class KafkaSource:
@@ -60,9 +60,9 @@ class KafkaSource:
         raise ConfigError("input.options must have subscribe, subscribePattern or assign")
 
     def topics(self) -> dict[str, SourceTopic]:
-        """Return the topics to mirror.
+        """Return the current topics to mirror, by name.
 
-        Raises DeliveryError if a topic does not exist, or KafkaException.
+        Raises DeliveryError if a topic does not exist or no topic matches, or KafkaException.
         """
         metadata = self._admin.list_topics(timeout=TIMEOUT_SECONDS)
         wanted = self._wanted(metadata.topics)
@@ -109,7 +109,10 @@ class FileSource:
         self._options = dict(options)
 
     def topics(self) -> dict[str, SourceTopic]:
-        """Return the topics to mirror. Raises SegmentsError or DeliveryError if a topic does not exist."""
+        """Return the topics to mirror, by name.
+
+        Raises SegmentsError if a topic does not exist, or DeliveryError if no topic matches.
+        """
         found: dict[str, SourceTopic] = {}
         for log in parse(self._options, streaming=True).partitions():
             known = found.get(log.topic)
@@ -123,12 +126,15 @@ class FileSource:
         return found
 
     def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
-        """Return configs for unlimited retention, because the records in files may be old."""
+        """Return unlimited retention whatever `names` are, because the records in files may be old."""
         return {"retention.ms": "-1"}
 
 
 def client_of(input_: Input, given: Mapping[str, str]) -> dict[str, str]:
-    """Return librdkafka's configuration for the source; empty if the bootstrap servers are unknown."""
+    """Return librdkafka's configuration for the source: the input's addresses and protocol, and `given`.
+
+    It has no `bootstrap.servers` if the input is a data directory and `given` has none.
+    """
     options = {name.lower(): value for name, value in input_.options.items()}
     found = {}
     if input_.format == "kafka":
@@ -139,7 +145,7 @@ def client_of(input_: Input, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def source_of(input_: Input, client: Mapping[str, str]) -> Source:
-    """Create the source of an input. Raises ConfigError."""
+    """Create the source for an input. Raises ConfigError if the cluster's bootstrap servers are missing."""
     if input_.format == "kwire":
         return FileSource(input_.options)
     if "bootstrap.servers" not in client:
@@ -147,20 +153,22 @@ def source_of(input_: Input, client: Mapping[str, str]) -> Source:
     return KafkaSource(client, input_.options)
 
 
-def end_offsets(client: Mapping[str, str], places: Iterable[TopicPartition]) -> dict[tuple[str, int], int]:
-    """Return the last stable offsets of the partitions that exist. Raises KafkaException."""
-    asked = {TopicPartition(place.topic, place.partition): OffsetSpec.latest() for place in places}
-    if not asked:
+def end_offsets(
+    client: Mapping[str, str], partitions: Iterable[TopicPartition]
+) -> dict[tuple[str, int], int]:
+    """Return the last stable offsets of those partitions that exist. Raises KafkaException."""
+    specs = {TopicPartition(one.topic, one.partition): OffsetSpec.latest() for one in partitions}
+    if not specs:
         return {}
     # Keep a reference to the client, because it must live until the results arrive.
     admin = AdminClient({"log_level": "5", **client})
-    answers = admin.list_offsets(
-        asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_SECONDS
+    futures = admin.list_offsets(
+        specs, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_SECONDS
     )
     found = {}
-    for place, answer in answers.items():
+    for partition, future in futures.items():
         try:
-            found[place.topic, place.partition] = int(answer.result(RESULT_TIMEOUT_SECONDS).offset)
+            found[partition.topic, partition.partition] = int(future.result(RESULT_TIMEOUT_SECONDS).offset)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise

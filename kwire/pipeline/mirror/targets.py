@@ -40,10 +40,10 @@ Progress = dict[tuple[str, int], MapEntry | None]
 
 
 def prepare(client: Mapping[str, str], job: str, topics: list[TargetTopic]) -> Progress:
-    """Create missing topics and partitions, and return the mirror's progress. Raises KafkaException.
+    """Create missing target topics and partitions, and return the mirror's progress. Raises KafkaException.
 
     Raises DeliveryError if a target topic has records of another program, has the map of another source or
-    job, or has more partitions than the source.
+    job, has more partitions than the source topic, was deleted without its map, or is a source topic, too.
     """
     admin: Any = AdminClient({"log_level": "5", **client})
     metadata = admin.list_topics(timeout=TIMEOUT_SECONDS)
@@ -121,9 +121,9 @@ def check_owner(job: str, topic: TargetTopic, partition: int, entry: MapEntry) -
     )
 
 
-def _has_records(consumer: Consumer, place: TopicPartition) -> bool:
+def _has_records(consumer: Consumer, partition: TopicPartition) -> bool:
     """Return whether a partition has a committed record."""
-    first = messages(consumer, TopicPartition(place.topic, place.partition), OFFSET_BEGINNING)
+    first = messages(consumer, partition, OFFSET_BEGINNING)
     return next(first, None) is not None
 
 
