@@ -9,18 +9,18 @@ from typing import Final, NamedTuple
 
 from kwire.pipeline.report import plots
 from kwire.pipeline.report.page import Page, Plot, Section, Table
-from kwire.pipeline.report.times import minute, moment
+from kwire.pipeline.report.times import minute, to_datetime
 
 SAME, MISSING, EXTRA, DIFFERENT = "same", "missing", "extra", "different"
 KINDS: Final = ((SAME, "#cfe3d4"), (EXTRA, "#e9a23b"), (MISSING, "#c0392b"), (DIFFERENT, "#7b3fa0"))
-"""The kinds of windows and their colors, with the worst kind last. A cell shows its worst window."""
+"""The verdicts on windows and their colors, the worst verdict last. A cell has the color of the worst."""
 NUMBERS: Final = {name: number for number, (name, _) in enumerate(KINDS)}
 MAX_STEPS: Final = 240
 MAX_ROWS: Final = 1_000
 
 
 class Window(NamedTuple):
-    """The result of a window of a partition."""
+    """The result of comparing one time window of a partition."""
 
     topic: str
     partition: int
@@ -72,7 +72,7 @@ def _overview(left: str, right: str, window: str, windows: Sequence[Window]) -> 
 
 def _of_topic(topic: str, windows: Sequence[Window]) -> Section:
     partitions = sorted({one.partition for one in windows})
-    drawn = [one for one in windows if moment(one.start_ms) is not None]
+    drawn = [one for one in windows if to_datetime(one.start_ms) is not None]
     differing = sorted((one for one in windows if one.verdict != SAME), key=lambda one: one[:3])
     tables = [
         Table(
@@ -107,7 +107,7 @@ def _of_topic(topic: str, windows: Sequence[Window]) -> Section:
         )
     pictures = []
     if drawn:
-        times, cells = fields(partitions, drawn)
+        times, cells = plot_cells(partitions, drawn)
         picture = plots.grid(
             f"audit {topic}", [f"{topic}-{partition}" for partition in partitions], times, cells, KINDS
         )
@@ -129,17 +129,18 @@ def _row(partition: int, windows: Sequence[Window]) -> list[str | int]:
     ]
 
 
-def fields(
+def plot_cells(
     partitions: Sequence[int], windows: Sequence[Window]
 ) -> tuple[list[datetime], list[list[int | None]]]:
-    """Return the start times of the plot's columns, and the kind of each cell in each partition's row.
+    """Return the start times of the plot's columns, and the cells of each partition's row.
 
-    The windows must be within the years 1 to 9999.
+    A cell is an index of KINDS, or None without a window. The windows must be within the years 1 to 9999.
     """
     starts_ms = sorted({one.start_ms for one in windows})
     first_ms, step_ms = starts_ms[0], _step_ms(starts_ms)
     count = (starts_ms[-1] - first_ms) // step_ms + 1
-    times = [found for number in range(count) if (found := moment(first_ms + step_ms * number)) is not None]
+    starts = (to_datetime(first_ms + step_ms * number) for number in range(count))
+    times = [start for start in starts if start is not None]
     rows = {partition: number for number, partition in enumerate(partitions)}
     cells: list[list[int | None]] = [[None] * count for _ in partitions]
     for one in windows:
@@ -151,7 +152,7 @@ def fields(
 def _step_ms(starts_ms: Sequence[int]) -> int:
     """Return the width of a column in ms.
 
-    It is the smallest distance between windows, or a multiple of it that limits the number of columns.
+    The width is the smallest distance between windows, or a multiple that limits the columns to MAX_STEPS.
     """
     least_ms = min(_distances(starts_ms), default=3_600_000)
     span_ms = starts_ms[-1] - starts_ms[0]

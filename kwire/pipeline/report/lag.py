@@ -27,7 +27,7 @@ class GroupLag(NamedTuple):
 
 
 def lag_of(committed: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
-    """Return the lag by partition.
+    """Return the lag in offsets of each partition that has a committed offset and an end offset.
 
     The lag is 0 if the committed offset is beyond the partition's end, as after a topic was recreated.
     """
@@ -39,7 +39,10 @@ def lag_of(committed: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, i
 
 
 def lags(client: Mapping[str, str], topic: str) -> list[GroupLag]:
-    """Return the lag of all groups, with the largest lag first. Raises KafkaException."""
+    """Return the lag of each group with committed offsets for the topic, the largest lag first.
+
+    Raises KafkaException.
+    """
     admin = ADMIN.AdminClient(dict(client))
     about = admin.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
     if about.error is not None:

@@ -22,7 +22,7 @@ NOTHING: Final = np.iinfo(np.int64).min
 
 
 def behind_ms(columns: Iterable[tuple[Longs, Longs, Longs]]) -> Iterator[Longs]:
-    """Yield how far each record is behind in ms, or 0.
+    """Yield how many ms each record's timestamp is before the latest earlier timestamp; 0 if it is not.
 
     The input is columns of partitions, offsets and timestamps in ms.
     """
@@ -31,8 +31,8 @@ def behind_ms(columns: Iterable[tuple[Longs, Longs, Longs]]) -> Iterator[Longs]:
         count = len(offsets)
         behind = np.zeros(count, dtype=np.int64)
         if count:
-            anew = np.flatnonzero((np.diff(partitions) != 0) | (np.diff(offsets) < 0)) + 1
-            starts = [0, *anew.tolist(), count]
+            resets = np.flatnonzero((np.diff(partitions) != 0) | (np.diff(offsets) < 0)) + 1
+            starts = [0, *resets.tolist(), count]
             if partitions[0] != last_partition or offsets[0] < last_offset:
                 latest = int(NOTHING)
             for start, end in pairwise(starts):

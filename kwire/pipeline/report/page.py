@@ -37,6 +37,7 @@ class Section(NamedTuple):
 
     title: str
     facts: Sequence[tuple[str, Cell]] = ()
+    """Names and values."""
     plots: Sequence[Plot] = ()
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
@@ -51,7 +52,7 @@ class Page(NamedTuple):
 
 
 def render(page: Page) -> str:
-    """Render the page as HTML, with the content of records and names escaped."""
+    """Render the page as HTML. Escapes all text except the SVG of plots."""
     environment = Environment(
         loader=PackageLoader("kwire.pipeline.report"),
         autoescape=True,
@@ -71,7 +72,7 @@ def write(page: Page, path: Path) -> None:
 
 
 def write_text(content: str, path: Path) -> None:
-    """Write a file of a report, and create its directory. Raises ConfigError if this fails."""
+    """Write a file of a report, and create the file's directory. Raises ConfigError if this fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
@@ -80,7 +81,7 @@ def write_text(content: str, path: Path) -> None:
 
 
 def cell(value: Cell) -> str:
-    """Format a value of a table."""
+    """Format a value of a table: numbers with thousands separators, None as a dash."""
     if value is None:
         return "–"
     if isinstance(value, int):
@@ -99,7 +100,7 @@ def share(value: float) -> str:
 
 
 def size(count_bytes: float) -> str:
-    """Format a number of bytes."""
+    """Format a number of bytes with a binary unit, such as `1.5 KiB`."""
     unit = 0
     while count_bytes >= 1024 and unit < len(BYTE_UNITS) - 1:
         count_bytes /= 1024
@@ -108,7 +109,7 @@ def size(count_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration with its two largest units."""
+    """Format a duration with its two largest units that are not 0, such as `2 h 5 s`."""
     left = round(abs(seconds) * 1000)
     parts = []
     for unit_ms, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms")):

@@ -1,5 +1,8 @@
 """Plots as SVG, drawn without a display. The SVG has text as text, which browsers show in their own fonts.
 
+Each function returns the text of an `svg` element. The argument `name` must be unique in a page, because the
+ids in the SVG depend on it.
+
 Labels come from records and may contain any characters. Characters that XML does not allow are replaced, and
 dollar signs do not start a formula.
 """
@@ -63,7 +66,7 @@ def over_time(name: str, times: Sequence[datetime], values: Sequence[float], uni
 
 
 def bars(name: str, labels: Sequence[str], series: Mapping[str, Sequence[float]], unit: str) -> str:
-    """Plot vertical bars. The bars of a label, one for each series, are side by side."""
+    """Plot vertical bars. Each label has one bar for each series, side by side."""
     with mpl.rc_context(STYLE):
         figure, axes = _axes(2.6)
         width = 0.8 / max(1, len(series))
@@ -104,7 +107,7 @@ def grid(
 ) -> str:
     """Plot a grid with one colored cell for each row and time.
 
-    A cell is an index of `kinds`, which has names and colors, or None for an empty cell.
+    Each of `cells` is an index of `kinds`, or None for an empty cell. `kinds` has names and colors.
     """
     with mpl.rc_context(STYLE):
         figure, axes = _axes(1.1 + 0.22 * max(2, len(rows)))

@@ -15,7 +15,7 @@ MAX_PARTITIONS: Final = 200
 
 
 def page_of(topics: Sequence[Mapping[str, Any]]) -> Page:
-    """Return the page for the statistics of each topic; see pipeline/report/profile_statistics.py."""
+    """Return one page for the statistics of all topics; see pipeline/report/profile_statistics.py."""
     sections: list[Section] = []
     for statistics in topics:
         prefix = f"{statistics['topic']}: " if len(topics) > 1 else ""

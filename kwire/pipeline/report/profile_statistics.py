@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from kwire.pipeline.report.schemas import infer
-from kwire.pipeline.report.times import moment
+from kwire.pipeline.report.times import to_datetime
 
 TOMBSTONE, EMPTY, JSON, FRAMED, TEXT, BINARY = "tombstone", "empty", "json", "framed", "text", "binary"
 KINDS: Final = (TOMBSTONE, EMPTY, JSON, FRAMED, TEXT, BINARY)
@@ -36,7 +36,10 @@ def size_class(number: int) -> tuple[int, int | None]:
 
 
 def step_s(spans_ms: Iterable[tuple[int, int]]) -> int:
-    """Return the length of a time step in seconds that keeps the number of steps in a plot small enough."""
+    """Return the length of a plot's time steps in seconds. The plot has at most about MAX_RATE_STEPS steps.
+
+    `spans_ms` has the first and last timestamp of each partition.
+    """
     spans = list(spans_ms)
     if not spans:
         return STEPS_S[0]
@@ -49,7 +52,10 @@ def step_s(spans_ms: Iterable[tuple[int, int]]) -> int:
 
 
 def filled(points: Sequence[Mapping[str, Any]], step: int) -> list[tuple[datetime, int, int]]:
-    """Add the time steps without records, and return the start, records and bytes of each step."""
+    """Return the start, records and bytes of each time step, including the steps without records.
+
+    `points` are the steps with records. `step` is the length of a step in seconds.
+    """
     if not points:
         return []
     known = {datetime.fromisoformat(point["start"]).timestamp(): point for point in points}
@@ -68,12 +74,15 @@ def iso(time_ms: int | None) -> str | None:
     """Format a Kafka timestamp as ISO 8601, or in milliseconds if it is outside the years 1 to 9999."""
     if time_ms is None:
         return None
-    found = moment(time_ms)
+    found = to_datetime(time_ms)
     return f"{time_ms} ms" if found is None else found.isoformat(timespec="milliseconds")
 
 
 def key_text(key_hex: str) -> str:
-    """Format a key as text if it is printable, and otherwise in hexadecimal."""
+    """Format a key as text if the key is printable, and otherwise in hexadecimal.
+
+    `key_hex` is the key in hexadecimal, or `#` and the hash of a long key.
+    """
     if key_hex.startswith("#"):
         return f"long key, hash {key_hex[1:].lower()}"
     try:
@@ -98,12 +107,12 @@ def profile_statistics(
 ) -> dict[str, Any]:
     """Return all statistics except the groups. `sketched` and `partitions` are rows of jobs/profile.py.
 
-    `rates` has the start in seconds, the records and the bytes of each time step. The start is None for
-    timestamps outside the years 1 to 9999.
+    `types` has the number of records of each timestamp type. `rates` has the start in seconds, the records
+    and the bytes of each time step. The start is None for timestamps outside the years 1 to 9999.
     """
     records = sum(row["records"] for row in partitions)
     size_bytes = sum(row["bytes"] for row in partitions)
-    starts = [None if start is None else moment(start * 1000) for start, _, _ in rates]
+    starts = [None if start is None else to_datetime(start * 1000) for start, _, _ in rates]
     names = ["min", *(f"p{q * 100:g}" for q in quantiles[1:-1]), "max"]
 
     def quantiles_of(name: str) -> dict[str, int] | None:
@@ -189,7 +198,10 @@ def _share(part: int, whole: int) -> float:
 
 
 def _frequent(values: Iterable[Any] | None) -> list[tuple[str, int]]:
-    """Return the items of a sketch, the most frequent first. Omits null, the item of records without one."""
+    """Return a sketch's items and their counts, the most frequent first.
+
+    Omits null, which stands for the records without an item.
+    """
     pairs = [(item["item"], item["count"]) for item in values or () if item["item"] is not None]
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
 

@@ -35,9 +35,10 @@ class Field(NamedTuple):
 
 
 class InferredSchema(NamedTuple):
-    """The schema of a sample."""
+    """The JSON Schema of a sample of values."""
 
     sampled: int
+    """The number of values in the sample."""
     parsed: int
     """The number of sampled values that were JSON."""
     schema: dict[str, Any]
@@ -119,7 +120,7 @@ class _Node:
 
 
 def infer(values: Iterable[bytes]) -> InferredSchema:
-    """Infer the schema of the values that are JSON."""
+    """Infer a JSON Schema from those of the values that are JSON."""
     root, sampled = _Node(), 0
     for value in values:
         sampled += 1

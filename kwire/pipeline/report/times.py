@@ -11,14 +11,14 @@ END_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(millisec
 """The end of the year 9999."""
 
 
-def moment(time_ms: int) -> datetime | None:
-    """Convert a timestamp to UTC, or return None outside of the years 1 to 9999."""
+def to_datetime(time_ms: int) -> datetime | None:
+    """Convert a timestamp to a UTC datetime, or return None outside of the years 1 to 9999."""
     return EPOCH + timedelta(milliseconds=time_ms) if FIRST_MS <= time_ms < END_MS else None
 
 
 def minute(time_ms: int) -> str:
-    """Format a timestamp to the minute."""
-    found = moment(time_ms)
+    """Format a timestamp to the minute, or in milliseconds if it is outside of the years 1 to 9999."""
+    found = to_datetime(time_ms)
     if found is None:
         return f"{outside(time_ms)} ({time_ms} ms)"
     return f"{found:%Y-%m-%d %H:%M}"

@@ -32,7 +32,8 @@ def batches(rows: Iterable[Row], start: int, end: int, limits: Limits = Limits()
 
     Rows must be in offset order. Each batch begins where the previous batch ends, even if there is a gap
     between their records. The last batch extends to `end`. So the log has the original start and end offsets,
-    even if the records at these offsets were transaction markers or were compacted.
+    even if the records at these offsets were transaction markers or were compacted. Only a gap that exceeds
+    MAX_OFFSET_DELTA remains between batches.
     """
     pending: list[Row] = []
     size_bytes = 0

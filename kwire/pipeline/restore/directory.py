@@ -61,7 +61,7 @@ class DirectoryConfig(NamedTuple):
     wanted: RecordFilter
     suffix: str
     settings: Mapping[str, str]
-    """Configs that every topic gets."""
+    """Topic configs that every restored topic gets."""
     segment_bytes: int
     limits: Limits
     properties: str
@@ -82,6 +82,7 @@ class Task(NamedTuple):
     topic_id: Uuid
     files: Sequence[DataFile]
     span: tuple[int, int]
+    """The start and end offsets of the log."""
 
 
 Runner = Callable[[Callable[[Task], RestoredLog], Sequence[Task]], Iterable[RestoredLog]]
@@ -89,10 +90,10 @@ Runner = Callable[[Callable[[Task], RestoredLog], Sequence[Task]], Iterable[Rest
 
 
 def restore(config: DirectoryConfig, run: Runner) -> list[RestoredLog]:
-    """Restore to a directory that does not exist or is empty. Raises ArchiveError or StorageError.
+    """Restore to a directory that does not exist or is empty, and return the restored logs.
 
-    Each task writes the log of one partition. A task may run twice, and may run on another machine that has
-    the same file system.
+    `run` runs the tasks, each of which writes the log of one partition. A task may run twice, and may run on
+    another machine that has the same file system. Raises ArchiveError or StorageError.
     """
     check_target(config.directory)
     archive = Archive(config.archive)
@@ -133,7 +134,7 @@ def check_target(directory: Path) -> None:
 
 
 def partition_ranges(archive: Archive, wanted: RecordFilter) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return each partition's start and end offsets according to the archive's commits.
+    """Return each selected partition's start and end offsets in the archive, limited to the selected offsets.
 
     Raises ArchiveError.
     """
@@ -154,7 +155,8 @@ def partition_ranges(archive: Archive, wanted: RecordFilter) -> dict[tuple[str, 
 def plan(archive: Archive, config: DirectoryConfig) -> list[Task]:
     """Return a task for each partition to write.
 
-    A topic gets all partitions up to its highest known number, even if a partition is empty or unknown.
+    A topic gets all partitions up to the highest number in the archive, even those that are not in the
+    archive. Raises ArchiveError if there are no matching records, or if a topic is internal.
     """
     limits = partition_ranges(archive, config.wanted)
     if not limits:
@@ -185,7 +187,7 @@ def plan(archive: Archive, config: DirectoryConfig) -> list[Task]:
 
 
 def new_id(rng: random.Random) -> Uuid:
-    """Return a random (version 4) id whose text does not begin with a dash, as Kafka requires."""
+    """Return a random (version 4) id whose text does not begin with a dash, like the ids that Kafka makes."""
     while True:
         raw = bytearray(rng.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40
@@ -196,9 +198,9 @@ def new_id(rng: random.Random) -> Uuid:
 
 @contextmanager
 def locked_build_directory(directory: Path) -> Iterator[Path]:
-    """Create an empty build directory beside the target, and lock it during the block.
+    """Create an empty build directory beside `directory`, and lock the build directory during the block.
 
-    Raises ArchiveError.
+    Raises ArchiveError if another process has the lock.
     """
     build_directory = directory.parent / f".{directory.name}.restoring"
     build_directory.mkdir(parents=True, exist_ok=True)
@@ -221,14 +223,17 @@ def locked_build_directory(directory: Path) -> Iterator[Path]:
 
 
 class _Writer:
-    """Writes a partition. Spark pickles it and sends it to executors."""
+    """A function that writes the log of a task. Spark pickles the object and sends it to executors."""
 
     def __init__(self, config: DirectoryConfig, build_directory: Path) -> None:
         self._config = config
         self._build_directory = build_directory
 
     def __call__(self, task: Task) -> RestoredLog:
-        """Write a partition, and move its log into place unless another attempt has done so."""
+        """Write a partition's log, and move it into the build directory unless another attempt has done so.
+
+        Raises ArchiveError.
+        """
         name = f"{task.topic}-{task.partition}"
         try:
             attempt = Path(
@@ -255,7 +260,7 @@ class _Writer:
 
 
 def _move_into_place(log: Path, destination: Path) -> None:
-    """Move a log into place, unless another attempt has moved the same log. Raises OSError."""
+    """Rename a log to `destination`, unless another attempt has done so. Raises OSError."""
     try:
         log.rename(destination)
     except OSError:
@@ -264,7 +269,7 @@ def _move_into_place(log: Path, destination: Path) -> None:
 
 
 def _remove_attempts(attempts: Path) -> None:
-    """Delete incomplete attempts. An attempt that is still running then fails. Raises OSError."""
+    """Delete the directories of attempts. An attempt that is still running then fails. Raises OSError."""
     for _ in range(MAX_SWEEPS):
         shutil.rmtree(attempts, ignore_errors=True)
         if not attempts.exists():
@@ -273,7 +278,7 @@ def _remove_attempts(attempts: Path) -> None:
 
 
 def format_directory(config: DirectoryConfig, build_directory: Path) -> None:
-    """Run `kwire format` on the directory. Raises ArchiveError with its error message."""
+    """Run `kwire format` on the build directory. Raises ArchiveError with the command's error message."""
     cluster_id = config.cluster_id or uuid_to_text(new_id(random.SystemRandom()))
     command = [sys.executable, "-m", "kwire", "format", "--cluster-id", cluster_id]
     if config.properties:
@@ -299,7 +304,10 @@ def format_directory(config: DirectoryConfig, build_directory: Path) -> None:
 def finish(
     config: DirectoryConfig, build_directory: Path, tasks: Sequence[Task], written: Sequence[RestoredLog]
 ) -> None:
-    """Write the checkpoints, the topics' metadata, and the clean shutdown file of the data directory."""
+    """Write the checkpoints, the topics' metadata, and the clean shutdown file of the data directory.
+
+    Raises ArchiveError or StorageError.
+    """
     disk = RealDisk()
     owner = read_meta_properties(disk, str(build_directory))
     if owner is None or owner.directory_id is None:

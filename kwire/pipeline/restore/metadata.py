@@ -38,7 +38,7 @@ class BootstrapTopic(NamedTuple):
 def topic_records(
     topics: Sequence[BootstrapTopic], node_id: int, directory_id: Uuid
 ) -> Iterator[tuple[Message, int]]:
-    """Yield the metadata records of topics on one node in one log directory, each with its version."""
+    """Yield the metadata records for topics in one log directory of one node, each with its version."""
     for topic in topics:
         yield TopicRecord(name=topic.name, topic_id=topic.topic_id), 0
         for name, value in topic.settings.items():

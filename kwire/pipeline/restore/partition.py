@@ -44,10 +44,10 @@ def write(
     segment_bytes: int,
     limits: Limits = Limits(),  # noqa: B008
 ) -> RestoredLog:
-    """Write a new log to a data directory, and make it durable.
+    """Write a new log to a data directory, and make the log durable.
 
-    `span` has the log's start and end offsets. Raises ValueError if rows are outside the span or not in
-    offset order. Also raises StorageError or ApiError.
+    `span` has the log's start and end offsets. Without rows, the log also starts at the end offset. Raises
+    ValueError if rows are outside the span or not in offset order. Also raises StorageError or ApiError.
     """
     start, end = span
     rows = iter(rows)

@@ -33,7 +33,7 @@ class PreservedOffsets:
         return self._directory / target.cluster / target.topic_id / f"{partition}.json"
 
     def end(self, target: Origin, partition: int) -> int | None:
-        """Return the end offset of a restore to this partition, or None if its offsets were not preserved.
+        """Return the end offset of the restore that preserved this partition's offsets, or None without one.
 
         Raises ArchiveError if the file is malformed.
         """

@@ -1,4 +1,4 @@
-"""A file that identifies the restore that created a directory, so that the same job does not run again."""
+"""A file that identifies the restore that created a data directory, so that the restore is not repeated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECEIPT: Final = ".kwire_restore.json"
 
 
 def make_receipt(archive: Archive, job: Mapping[str, Any]) -> bytes:
-    """Return a description of a restore, from the archive's commits and the job's configuration.
+    """Return JSON that identifies a restore by the archive's commits and the job's configuration.
 
     Raises ArchiveError.
     """
@@ -27,7 +27,7 @@ def make_receipt(archive: Archive, job: Mapping[str, Any]) -> bytes:
 
 
 def read_receipt(directory: Path) -> bytes | None:
-    """Return the content of a directory's receipt, or None if the directory has no receipt."""
+    """Return the content of a directory's receipt, or None if the receipt cannot be read."""
     try:
         return (directory / RECEIPT).read_bytes()
     except OSError:

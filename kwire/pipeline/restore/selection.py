@@ -44,7 +44,10 @@ class Selection(NamedTuple):
         return json.dumps({"part": self[:3], "origin": str(self.origin)})
 
     def check_continues(self, target: str, job: str, recorded: str) -> None:
-        """Raise DeliveryError if a job that delivered `recorded` cannot continue with this selection."""
+        """Raise DeliveryError if a job cannot continue with this selection after the selection `recorded`.
+
+        `recorded` is the encoded selection in the offset map. `target` and `job` are names for the message.
+        """
         before = Selection.decode(recorded)
         if not before.origin.is_same(self.origin):
             what = f"records of topic {before.origin.topic} of cluster {before.origin.cluster}"

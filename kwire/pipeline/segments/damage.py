@@ -53,5 +53,5 @@ class SkipDamage(NamedTuple):
 
 
 def read_damage(directory: Path) -> list[Damage]:
-    """Read all records of damage in a directory."""
+    """Read the skipped offsets that `record` has written to a directory, in offset order by partition."""
     return sorted(Damage(**json.loads(path.read_text(encoding="utf-8"))) for path in directory.glob("*.json"))

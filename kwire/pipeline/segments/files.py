@@ -29,7 +29,7 @@ RETRY_DELAYS_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
 Sleep = Callable[[float], None]
 
 Index = npt.NDArray[np.int64]
-"""An index as an array with two columns, of which the first is in ascending order."""
+"""The entries of an index as an array with two columns. Both columns are in ascending order."""
 
 
 class SegmentsError(Exception):
@@ -150,7 +150,10 @@ class PartitionLog(NamedTuple):
         return sorted(found, reverse=True)
 
     def start_offset(self) -> int:
-        """Return the log start offset, from the checkpoint or from the first segment's name."""
+        """Return the log start offset: that in the checkpoint, but at least the first segment's base offset.
+
+        Raises SegmentsError if the log's directory does not exist.
+        """
         segments = self.segments()
         first = segments[0].base_offset if segments else 0
         checkpoint = self.directory.parent / "log-start-offset-checkpoint"

@@ -20,7 +20,7 @@ MAX_TASK_BYTES: Final = 128 << 20
 """The maximum size of a task, which is the default of Spark's own file sources."""
 _TASKS: Final = 8
 """The minimum number of tasks for a large table, so that a few large partitions keep all cores busy. It is
-fixed, because a data source cannot find out Spark's number of cores. minPartitions overrides it."""
+fixed, because a data source cannot find out Spark's number of cores. minPartitions can increase it."""
 
 
 class Range(NamedTuple):
@@ -145,10 +145,9 @@ def _target_bytes(options: Options, total_bytes: int) -> int:
 
 
 def tasks(options: Options, ranges: Sequence[Range]) -> list[list[Range]]:
-    """Group the ranges into tasks. Small neighboring ranges share a task.
+    """Group the ranges into tasks. Small neighboring ranges share a task, unless minPartitions is set.
 
-    Each task takes a tenth of a second in addition to its reads, and there may be many partitions or
-    segments.
+    A task takes a tenth of a second in addition to its reads, and there may be many partitions or segments.
     """
     if options.min_partitions > 1:
         return [[range_] for range_ in ranges]
@@ -226,7 +225,7 @@ def _split_log(
 
 
 def _split_offsets(part: _SegmentPart, target_bytes: int) -> list[int]:
-    """Return the offsets at which to divide a part into pieces of about the target size."""
+    """Return the offsets at which to divide a segment's part into tasks of about `target_bytes`."""
     size_bytes = part.end_position - part.position
     pieces = max(1, (size_bytes + target_bytes // 2) // target_bytes)
     wanted = [part.position + size_bytes * number // pieces for number in range(1, pieces)]

@@ -41,7 +41,7 @@ TYPES: Final = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
-"""The Spark types of the same columns."""
+"""The Spark types of the columns in SCHEMA_WITH_HEADERS."""
 
 _RECORD_COLUMNS: Final = frozenset({"key", "value", "timestamp", "headers"})
 """Columns that the reader can fill only by decoding each record."""
@@ -57,7 +57,10 @@ DECODE_BYTES: Final = 2 << 20
 
 
 def check_columns(types: Mapping[str, str]) -> list[str]:
-    """Return the column names in a user's schema. Raises SegmentsError if the source cannot provide them."""
+    """Return the column names in a user's schema. Raises SegmentsError for an unknown column or a wrong type.
+
+    `types` has the Spark type of each column.
+    """
     for name, type_ in types.items():
         if name not in TYPES:
             raise SegmentsError(f"unknown column {name!r}; the columns are {', '.join(TYPES)}")
@@ -69,9 +72,10 @@ def check_columns(types: Mapping[str, str]) -> list[str]:
 def read(
     range_: Range, *, headers: bool = False, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read the records of a range, with the named columns or all of them.
+    """Read the records of a range, with the named columns. By default, these are the columns of SCHEMA.
 
-    Raises SegmentsError, or its subclass CorruptSegment with the file, position and offset in the message.
+    `headers` adds the headers to the default columns. Raises SegmentsError, or its subclass CorruptSegment
+    with the file, position and offset in the message.
     """
     names = (SCHEMA_WITH_HEADERS if headers else SCHEMA).names if columns is None else list(columns)
     schema = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in names])

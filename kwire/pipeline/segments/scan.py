@@ -72,10 +72,11 @@ class SegmentFile:
             raise SegmentsError(f"{self.path} cannot be read at byte {position}: {error.strerror}") from None
 
     def chunks(self, position: int, end: int, *, is_active: bool, next_offset: int) -> Iterator[Chunk]:
-        """Yield the batches between two positions. CorruptSegment.
+        """Yield the batches between two positions. Raises CorruptSegment at an invalid or incomplete batch.
 
-        In the active segment, iteration stops at an incomplete batch, because the broker is still writing it
-        or was killed. `next_offset` is the lowest valid base offset of the first batch.
+        If the segment is active, iteration stops there instead, because the broker is still writing the batch
+        or was killed. `next_offset` is the lowest valid base offset of the first batch. Raises SegmentsError
+        if the file cannot be read.
         """
         chunk_bytes = CHUNK_BYTES
         while position < end:
@@ -156,10 +157,10 @@ def position_before(segment: Segment, file: SegmentFile, offset: int) -> int:
 
 
 def chunks_between(partition: PartitionLog, start: int, end: int) -> Iterator[Chunk]:
-    """Yield the batches with offsets from `start` to before `end`. Raises SegmentsError.
+    """Yield the batches with offsets from `start` to before `end`, in chunks.
 
     If a segment has disappeared, lists the segments again, because the broker may have deleted or compacted
-    it.
+    it. Raises SegmentsError, or CorruptSegment unless the partition is set to skip corruption.
     """
     tries = 0
     while start < end:
@@ -344,7 +345,10 @@ def end_offset(partition: PartitionLog) -> int:
 
 
 def stable_offset(partition: PartitionLog, end: int) -> int:
-    """Return the last stable offset. All transactions before it have ended. `end` is the log end offset."""
+    """Return the last stable offset: all transactions before this offset have ended.
+
+    `end` is the log end offset. Raises SegmentsError.
+    """
     now_ms = time.time_ns() // 1_000_000
     producers = ProducerStateManager(RealDisk(), str(partition.directory), partition=partition.name)
     start = partition.segments()[0].base_offset if partition.segments() else 0

@@ -39,7 +39,7 @@ def initial_offsets(options: Options, logs: Sequence[PartitionLog]) -> Offsets:
 
 
 def latest_offsets(options: Options, *, sleep: Sleep = time.sleep) -> Offsets:
-    """Return the end offsets up to which a stream can read now. Raises SegmentsError."""
+    """Return the current end offsets of all partitions for a stream. Raises SegmentsError."""
     found: Offsets = {}
     by_partition = _read_each(options, None, lambda log: readable_end(log, options), sleep)
     for (topic, partition), end in by_partition.items():
@@ -50,7 +50,10 @@ def latest_offsets(options: Options, *, sleep: Sleep = time.sleep) -> Offsets:
 def step_starts(
     options: Options, start: OffsetsByTopic, ends: OffsetsByTopic, *, sleep: Sleep = time.sleep
 ) -> Offsets:
-    """Return where a micro-batch starts in each partition. A new partition starts at its log start offset."""
+    """Return the offsets at which a micro-batch starts in the partitions of `ends`.
+
+    A partition that is not in `start` is new, and starts at its log start offset. Raises SegmentsError.
+    """
     new = [
         (topic, int(partition))
         for topic, offsets in ends.items()
@@ -127,10 +130,11 @@ def _read_each(
     read: Callable[[PartitionLog], _Result],
     sleep: Sleep,
 ) -> dict[_PartitionKey, _Result]:
-    """Apply `read` to the logs of some partitions, or of all. Raises SegmentsError.
+    """Apply `read` to the logs of the partitions `keys`, or of all partitions, and return the results.
 
-    Apache Kafka moves logs between log directories by renaming, so a log may be missing for a moment. It is
-    an error only if the log is still missing after all directories were listed several times.
+    Apache Kafka moves logs between log directories by renaming, so a log may be missing for a moment. If a
+    log is still missing after several listings, this raises SegmentsError, or omits the partition if
+    failOnDataLoss is false.
     """
     current = options.current_partitions()
     pending = [(log.topic, log.partition) for log in current] if keys is None else list(keys)

@@ -124,7 +124,10 @@ class AvroReader:
         return writer.stored, None if writer.stored == self._reader.stored else self._reader.stored
 
     def forget_missing_schemas(self) -> None:
-        """Look up missing schemas again, because a schema may be registered after its first record."""
+        """Forget which schemas were missing or unusable, so that the next read looks them up again.
+
+        A schema may be registered after its first record.
+        """
         self._writers = {key: found for key, found in self._writers.items() if not isinstance(found, str)}
 
 

@@ -1,4 +1,4 @@
-"""Avro schemas as JSON with inlined references, in one form with logical types and one without.
+"""Avro schemas as JSON with inlined references, in one form with logical types and in one form without them.
 
 Values are decoded without logical types. Logical types are applied to complete columns later. So fastavro
 resolves a writer's schema to a reader's schema only by the stored types, as Avro's own implementations do.
@@ -28,7 +28,11 @@ LOGICAL: Final = {
 
 
 class AvroSchema:
-    """A schema whose references are replaced with their definitions."""
+    """A schema whose references are replaced with their definitions.
+
+    `full` is the schema with logical types, and `stored` the schema without them. `named` has the definition
+    of each named type.
+    """
 
     def __init__(self, texts: Sequence[str]) -> None:
         """Parse a schema. Raises DecodeError.
@@ -97,7 +101,7 @@ def _without_logical_types(schema: Any) -> Any:
 
 
 def _default(value: Any, schema: Any) -> Any:
-    """Complete a default value with the defaults of the fields that it omits."""
+    """Complete the default value of a record with the defaults of the fields that the value omits."""
     if isinstance(value, dict) and isinstance(schema, dict) and schema["type"] in RECORDS:
         return {
             field["name"]: _default(value.get(field["name"], field.get("default")), field["type"])

@@ -18,7 +18,7 @@ LOCAL_MICROSECONDS: Final = pa.timestamp("us")
 
 
 class DecodeError(Exception):
-    """A value does not match its schema. The message has the reason."""
+    """A value does not match its schema, or a schema cannot be used. The message has the reason."""
 
 
 DECODE_ERRORS: Final = (DecodeError, ValueError, TypeError, ArithmeticError, pa.ArrowException)
@@ -50,7 +50,7 @@ class Leaf(Column):
 
 
 class Time(Column):
-    """A column of timestamps. It converts numbers of any time unit since 1970 to microseconds."""
+    """A column of timestamps. It converts numbers of `unit` (ms, us or ns) since 1970 to microseconds."""
 
     def __init__(self, unit: str, type_: pa.DataType) -> None:
         self.type = type_

@@ -47,7 +47,7 @@ class DeadLetters(NamedTuple):
 
     @classmethod
     def of(cls, client: Mapping[str, str], topic: str, job: str) -> DeadLetters:
-        """Create the topic if it does not exist. `job` owns the entries of the offset map.
+        """Create the topic and its offset map if they do not exist. `job` owns the entries of the map.
 
         Raises KafkaException.
         """
@@ -92,7 +92,10 @@ def deliver(spark: SparkSession, letters: DeadLetters, staging_dir: Path, files:
 
 
 def deliver_partition(letters: DeadLetters, staging_dir: Path, files: Sequence[DataFile]) -> int:
-    """Deliver the undecodable records of one partition. Sends no requests if there are none."""
+    """Deliver the undecodable records in the files of one partition, and return how many this call delivered.
+
+    Sends no requests if there are no such records. Raises KafkaException or DeliveryError.
+    """
     if next(undecodable(staging_dir, files, 0), None) is None:
         return 0
     start = min(file.first_offset for file in files)

@@ -26,7 +26,7 @@ ROWS_AT_ONCE: Final = 8192
 
 
 class Plan(NamedTuple):
-    """The parameters of decoding, which are sent to the executors."""
+    """The parameters for decoding values, which are sent to the executors."""
 
     format: str
     type: pa.DataType | None = None

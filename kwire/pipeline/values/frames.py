@@ -1,7 +1,7 @@
 """DataFrames with decoded values.
 
-An archive's file `_values.json` has the type of the column with decoded values. So the job infers a type from
-JSON only once.
+An archive's file `_values.json` has the type of the column with decoded values, so that the job infers a type
+from JSON only once.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def arrow_type(type_: DataType) -> pa.DataType:
 
 
 def spark_type(plan: Plan) -> DataType:
-    """Return the type of the values that a plan decodes."""
+    """Return the Spark type of the values that a plan decodes."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     if plan.format == AVRO:
@@ -136,7 +136,7 @@ def _decode(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def record_type(archive: Path, plan: Plan, type_: DataType) -> None:
-    """Record the type of an archive's column of decoded values. The file is replaced atomically.
+    """Record the plan, and the type of the decoded values, in `_values.json`. Replaces the file atomically.
 
     Raises ConfigError if existing files cannot be read with the new type, or ArchiveError.
     """
@@ -161,7 +161,7 @@ def _type_json(type_: DataType) -> Any:
 
 
 def _all_recorded_types(archive: Path) -> list[Any]:
-    """Return all types that the archive's column has had, as JSON. Raises ArchiveError."""
+    """Return all types that the archive's decoded values have had, as JSON. Raises ArchiveError."""
     last = recorded_type(archive)
     if last is None:
         return []
@@ -170,9 +170,10 @@ def _all_recorded_types(archive: Path) -> list[Any]:
 
 
 def recorded_type(archive: Path, format_: str | None = None) -> DataType | None:
-    """Return the recorded type of an archive's column, or None if there is none for this format.
+    """Return the recorded type of an archive's decoded values, or None if no type is recorded.
 
-    Raises ArchiveError.
+    With `format_`, the type of another format counts as not recorded. Raises ArchiveError if `_values.json`
+    is malformed.
     """
     path = archive / NOTE
     if not path.exists():

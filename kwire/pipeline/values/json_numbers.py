@@ -1,4 +1,4 @@
-"""JSON documents whose numbers are kept as text until the type of their column is known."""
+"""JSON documents whose long and fractional numbers stay text until the type of their column is known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 PLAIN_DIGITS: Final = 18
-"""The maximum number of digits of an integer that is parsed at once. Converting it back gives its text."""
+"""The maximum length of an integer that is parsed as `int`. Longer integers are kept as text."""
 
 MAX_DEPTH: Final = 100
 """The maximum nesting of documents from which the type is inferred. Deeper documents are ignored."""
@@ -29,7 +29,7 @@ def _whole(text: str) -> int | Number:
 
 
 def loads(text: str) -> Any:
-    """Parse a document like `json.loads`, but keep long numbers as text.
+    """Parse a document like `json.loads`, but return Number for long integers and all other numbers.
 
     Raises ValueError or RecursionError.
     """
@@ -114,7 +114,10 @@ def _depth(value: Any) -> int:
 
 
 def sample_of(documents: Iterable[Any]) -> list[str]:
-    """Return the documents that are objects as JSON, prepared for Spark's inference of a common type."""
+    """Return the JSON of those documents that are objects, prepared for Spark's inference of a common type.
+
+    Omits documents that are too deep, and keys that differ from a more frequent key only in case.
+    """
     spellings = KeySpellings()
     seen = []
     for document in documents:

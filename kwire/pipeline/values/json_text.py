@@ -51,7 +51,10 @@ class JsonReader:
 
 
 def document_of(value: bytes) -> Any:
-    """Parse a value and keep long numbers as text. Raises DecodeError if the value is null or not JSON."""
+    """Parse a value with `loads`, after removing Confluent's prefix.
+
+    Raises DecodeError if the value is null or not JSON.
+    """
     if value[:1] == b"\0":
         value = value[FRAME_BYTES:]
     try:

@@ -21,11 +21,11 @@ DEFAULTS: Final[Mapping[str, Any]] = {"timeout": 10, "max.retries": 2, "retries.
 
 
 class RegistryError(Exception):
-    """The schema registry does not respond, or responds with an error. The message has its URL."""
+    """The schema registry does not respond, or responds with an error. The message has the registry's URL."""
 
 
 class Registry:
-    """A schema registry. It caches schemas, because a schema never changes."""
+    """A client of a schema registry. It caches schemas by id, because these never change."""
 
     def __init__(self, url: str, settings: Mapping[str, Any] | None = None) -> None:
         """Create a client. `settings` are passed to Confluent's client.
@@ -52,9 +52,9 @@ class Registry:
         self._request(self._client.get_schema_types)
 
     def schema(self, schema_id: int) -> list[str]:
-        """Return the Avro schema with an id, preceded by its references.
+        """Return the text of the Avro schema with an id, after the texts of the schemas that it refers to.
 
-        Raises DecodeError or RegistryError.
+        Raises DecodeError if a schema is missing or is not Avro, or RegistryError.
         """
         found = self._texts.get(schema_id)
         if found is None:
@@ -66,9 +66,9 @@ class Registry:
         return found
 
     def latest(self, subject: str) -> list[str]:
-        """Return a subject's latest Avro schema, preceded by its references.
+        """Return the text of a subject's latest Avro schema, after the texts of schemas that it refers to.
 
-        Raises DecodeError or RegistryError.
+        Raises DecodeError if a schema is missing or is not Avro, or RegistryError.
         """
         found = self._request(self._client.get_latest_version, subject)
         if found is None:
@@ -97,7 +97,10 @@ class Registry:
         return [*texts, text]
 
     def _request(self, method: Any, *arguments: Any) -> Any:
-        """Call a method of the client. Returns None if the item does not exist. Raises RegistryError."""
+        """Call a method of Confluent's client, and return the result, or None if the item does not exist.
+
+        Raises RegistryError.
+        """
         try:
             return method(*arguments)
         except SchemaRegistryError as error:

@@ -20,7 +20,10 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
 
 def incompatible_fields(written: Any, wanted: Any, name: str) -> Iterator[str]:
-    """Yield a description of each part of the type `written` that the type `wanted` cannot read."""
+    """Yield a description of each part of the type `written` that the type `wanted` cannot read.
+
+    `name` is the name of the column or field in the description.
+    """
     kind = _kind(written)
     if kind != _kind(wanted):
         yield f"{name} is {_shown(written)} in the archive and {_shown(wanted)} now"
@@ -41,7 +44,10 @@ def incompatible_fields(written: Any, wanted: Any, name: str) -> Iterator[str]:
 
 
 def duplicate_fields(type_: Any, name: str) -> Iterator[str]:
-    """Yield a description of the fields in a type whose names differ only in case."""
+    """Yield a description of each pair of fields in a type whose names differ only in case.
+
+    `name` is the name of the column or field in the description.
+    """
     kind = _kind(type_)
     if kind == "struct":
         known: dict[str, str] = {}

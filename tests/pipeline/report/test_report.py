@@ -11,7 +11,7 @@ import pytest
 
 from kwire.pipeline.config import ConfigError
 from kwire.pipeline.report import plots
-from kwire.pipeline.report.audit_page import DIFFERENT, EXTRA, MISSING, SAME, Window, fields, page_of
+from kwire.pipeline.report.audit_page import DIFFERENT, EXTRA, MISSING, SAME, Window, page_of, plot_cells
 from kwire.pipeline.report.page import Page, Plot, Section, Table, cell, duration, render, share, size, write
 from kwire.pipeline.report.times import END_MS, FIRST_MS
 
@@ -132,7 +132,7 @@ def test_the_audit_page_shows_differences() -> None:
         audited(1, 3, DIFFERENT),
         audited(1, 0, EXTRA),
     ]
-    assert fields([0, 1], windows) == (
+    assert plot_cells([0, 1], windows) == (
         [START + timedelta(hours=hour) for hour in range(4)],
         [
             [0, 2, None, None],
@@ -150,7 +150,7 @@ def test_a_cell_shows_its_worst_window() -> None:
     windows = [audited(0, hour, SAME) for hour in range(10_000)]
     windows[5] = audited(0, 5, DIFFERENT)
     windows[6] = audited(0, 6, MISSING)
-    times, [row] = fields([0], windows)
+    times, [row] = plot_cells([0], windows)
     assert len(times) == len(row) <= 240
     assert row[0] == 3
     assert set(row[1:]) == {0}
