@@ -1,4 +1,4 @@
-"""A file in a stream's checkpoint with the topics that the stream reads.
+"""The file `topics.json` in a stream's checkpoint, which lists the topics that the stream has read.
 
 The file has topic ids, because a topic that was recreated under the same name has another id.
 """
@@ -18,7 +18,11 @@ TOPICS: Final = "topics.json"
 
 
 def record_topics(checkpoint: Path, found: Mapping[str, Origin]) -> None:
-    """Record the topics that a stream reads. Raises ConfigError if a topic has been recreated."""
+    """Add topics to the file. `found` has the current origin of each topic that the stream reads.
+
+    Raises ConfigError if a topic was recreated or belongs to another cluster, if the file lists only other
+    topics, or if it is malformed.
+    """
     path = checkpoint / TOPICS
     known = _recorded_topics(path)
     if known and found and not known.keys() & found.keys():

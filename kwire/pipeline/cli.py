@@ -1,4 +1,4 @@
-"""`kwire pipeline <job> --config job.toml`: run the pipeline's jobs from the command line."""
+"""The command `kwire pipeline <job> --config job.toml`, which runs a job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Job(NamedTuple):
     tables: tuple[str, ...] = ()
     """The tables that the job reads from the configuration file, in addition to its own table."""
     flags: Mapping[str, str] = {}
-    """Command-line options that override keys of the job's own table, each with its help text."""
+    """Help texts of command-line options. The option `on-corrupt` overrides the job's key `on_corrupt`."""
 
 
 JOBS: Final = {

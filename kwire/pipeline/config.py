@@ -32,13 +32,13 @@ _INTERVAL: Final = re.compile(rf"(interval\s+)?(\d+(\.\d+)?\s+({_UNIT})\s*)+", r
 PATH_KEYS: Final = frozenset({"directory", "checkpoint", "report", "into_directory", "properties"})
 """Keys, in the table of any job, whose values are paths."""
 _NAMES: Final = PATH_KEYS | {"job", "topic"}
-"""Keys whose values must not be empty."""
+"""Keys whose values must not be empty, unless the key's default is empty."""
 _URL: Final = re.compile(r"file:|[A-Za-z][A-Za-z0-9+.-]+:(/|$)")
 _SERVERS: Final = ("bootstrap.servers", "kafka.bootstrap.servers")
 
 
 class ConfigError(Exception):
-    """A job's configuration is wrong. The message names the key and the expected value."""
+    """A job's configuration is invalid, or does not fit its checkpoint or cluster. The message says why."""
 
 
 class MissingError(Exception):
@@ -46,7 +46,7 @@ class MissingError(Exception):
 
 
 class Input(NamedTuple):
-    """The source of a job's records."""
+    """The Spark source of a job's records, with its options."""
 
     format: str
     options: Mapping[str, str]
@@ -61,7 +61,10 @@ class Table:
         self._read_keys: set[str] = set()
 
     def text(self, key: str, default: str | None = None, *, one_of: tuple[str, ...] = ()) -> str:
-        """Read a string. Raises ConfigError."""
+        """Read a string, which must be in `one_of` if that is given.
+
+        Raises ConfigError if the value is invalid, or if the key is missing and there is no default.
+        """
         value = self._value(key, str, default)
         if one_of and value not in one_of:
             raise ConfigError(f"{self._name}.{key} must be one of {', '.join(one_of)}, not {value!r}")
@@ -77,29 +80,41 @@ class Table:
         return str(value)
 
     def path(self, key: str, default: str | None = None) -> Path:
-        """Read the path of a directory or a file. Raises ConfigError."""
+        """Read the path of a directory or a file.
+
+        Raises ConfigError if the path is empty, or if the key is missing and there is no default.
+        """
         text = self.text(key, default)
         if not text:
             raise self._empty(key)
         return Path(text)
 
     def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
-        """Read an integer. Raises ConfigError."""
+        """Read an integer of at least `least`.
+
+        Raises ConfigError if the value is invalid, or if the key is missing and there is no default.
+        """
         value = self._value(key, int, default)
         if value < least:
             raise ConfigError(f"{self._name}.{key} must be at least {least}, not {value}")
         return int(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        """Read a boolean. Raises ConfigError."""
+        """Read a boolean. Raises ConfigError if the value has another type."""
         return bool(self._value(key, bool, default))
 
     def table(self, key: str) -> Table:
-        """Read a nested table. A missing table is read as an empty one. Raises ConfigError."""
+        """Read a nested table, or an empty table if the key is missing.
+
+        Raises ConfigError if the value is not a table.
+        """
         return Table(f"{self._name}.{key}", self._value(key, dict, {}))
 
     def texts(self) -> dict[str, str]:
-        """Read all keys as strings, because Spark's options are strings. Raises ConfigError."""
+        """Read the values of all keys as strings, because Spark's options are strings.
+
+        Raises ConfigError if a value is a table or an array.
+        """
         self._read_keys.update(self._content)
         for key, value in self._content.items():
             if isinstance(value, dict | list):
@@ -110,7 +125,10 @@ class Table:
         }
 
     def trigger(self, key: str = "trigger") -> str:
-        """Read a trigger: `availableNow` (the default) or a Spark interval. Raises ConfigError."""
+        """Read a trigger: `availableNow` (the default) or a Spark interval.
+
+        Raises ConfigError for any other value.
+        """
         value = self.text(key, AVAILABLE_NOW)
         if value != AVAILABLE_NOW and _INTERVAL.fullmatch(value.strip()) is None:
             raise ConfigError(
@@ -162,16 +180,16 @@ class JobConfig:
             raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
     def with_text(self, table: str, key: str, value: str) -> JobConfig:
-        """Return a copy with one key replaced by a command-line option. Raises ConfigError."""
+        """Return a copy that has `value` for a key of a table. Raises ConfigError if the table is missing."""
         self.table(table)
         return JobConfig({**self._content, table: {**self._content[table], key: value}})
 
     def has(self, name: str) -> bool:
-        """Return whether the file has this table."""
+        """Return whether the file has a table with this name."""
         return name in self._content
 
     def table(self, name: str) -> Table:
-        """Return a table. Raises ConfigError if it is missing."""
+        """Return a table of the file. Raises ConfigError if it is missing or is not a table."""
         if isinstance(self._content.get(name), list):
             raise _not_a_table(name)
         if not isinstance(self._content.get(name), dict):
@@ -179,7 +197,7 @@ class JobConfig:
         return Table(name, self._content[name])
 
     def input(self, name: str = "input") -> Input:
-        """Read the table of an input. Raises ConfigError."""
+        """Read the table of an input. Raises ConfigError if the table is missing or invalid."""
         table = self.table(name)
         found = Input(table.text("format", "kafka", one_of=INPUT_FORMATS), table.table("options").texts())
         table.check_unknown_keys()
@@ -189,9 +207,10 @@ class JobConfig:
         return found
 
     def check_tables(self, job: str, known: Mapping[str, Iterable[str]]) -> None:
-        """Raise ConfigError if the file has a table that no job reads, because the name may be misspelled.
+        """Raise ConfigError if the file has a table that is not read, because the name may be misspelled.
 
-        A file may configure several jobs. `known` maps each job to the tables that it reads besides its own.
+        The file may configure other jobs than `job`; their tables are accepted. `known` maps the name of each
+        job to the tables that the job reads besides its own.
         """
         expected = {job, *known.get(job, ())}
         for other, tables in known.items():
@@ -206,7 +225,10 @@ class JobConfig:
             raise ConfigError(f"unknown {what}: {has}")
 
     def servers(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield the path and the value of every key for bootstrap servers in the given tables."""
+        """Yield the full name and the value of each key for bootstrap servers in the named tables.
+
+        Skips tables for a data directory or an archive.
+        """
         for name in names:
             yield from _servers(name, self._content.get(name))
 

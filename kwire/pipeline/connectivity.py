@@ -1,4 +1,4 @@
-"""A check that brokers are reachable, before Spark starts. Kafka clients retry without an error message."""
+"""A check before Spark starts that brokers are reachable. Kafka clients would retry without a message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _ADDRESS: Final = re.compile(r"(?:\w+://)?(?:\[(?P<ip>[^]]+)\]|(?P<host>[^:/\s]+
 
 
 def check_reachable(key: str, servers: str, seconds: float = SECONDS) -> None:
-    """Raise ConfigError if no address in `servers` accepts a connection within `seconds`."""
+    """Raise ConfigError if no address in `servers` accepts a connection within `seconds`.
+
+    Also raises ConfigError if `servers` is malformed. `key` is the configuration key in the message.
+    """
     addresses = list(_addresses(key, servers))
     deadline = time.monotonic() + seconds
     while True:

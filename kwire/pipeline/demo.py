@@ -1,8 +1,8 @@
 """The demo of the pipeline: `make pipeline-demo`, or `python -m kwire.pipeline.demo DIRECTORY`.
 
-Starts two brokers and runs each job with `kwire pipeline <job> --config <file>`. The directory keeps the
-configurations, the jobs' output, the brokers' data, the archive and the reports. With `--source` and
-`--target`, the demo uses existing brokers of kwire or Apache Kafka.
+Starts two brokers, and runs all jobs except `compact` and `mirror` with `kwire pipeline <job> --config
+<file>`. The directory keeps the configurations, the jobs' output, the brokers' data, the archive and the
+reports. With `--source` and `--target`, the demo uses existing brokers of kwire or Apache Kafka.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARK: Final = ".kwire-demo"
 START_SECONDS: Final = 30.0
 JOB_SECONDS: Final = 600.0
 SHORT_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Disables the optimizing compiler, because a JVM that runs for half a minute compiles for ten seconds."""
+"""Options that disable the optimizing compiler. It would take ten seconds of a job's half a minute."""
 REPORTS: Final = {
     "profile.html": "profile of the topic",
     "audit-archive.html": "audit of the topic and its archive",
@@ -39,16 +39,17 @@ class DemoError(Exception):
 
 
 class Step(NamedTuple):
-    """A job and its configuration."""
+    """A job to run, and its configuration."""
 
     job: str
     name: str
+    """The name of the step's files, without the extension."""
     description: str
     config: Mapping[str, Any]
 
 
 def toml(config: Mapping[str, Any], path: Sequence[str] = ()) -> str:
-    """Format a configuration as TOML."""
+    """Format a table as TOML. `path` has the names of the parent tables and of the table itself."""
     plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
     lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in plain.items()]
     text = "".join(f"{line}\n" for line in lines)
@@ -61,7 +62,10 @@ def toml(config: Mapping[str, Any], path: Sequence[str] = ()) -> str:
 
 
 def steps(directory: Path, source: str, target: str, limit: int) -> list[Step]:
-    """Return the steps of the demo. `source` and `target` are the bootstrap servers of the two brokers."""
+    """Return the steps of the demo.
+
+    `source` and `target` are bootstrap servers. `limit` is the number of flights; 0 for all.
+    """
 
     def topic(bootstrap: str) -> dict[str, Any]:
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": "flights"}
@@ -147,7 +151,7 @@ def steps(directory: Path, source: str, target: str, limit: int) -> list[Step]:
 
 @contextlib.contextmanager
 def broker(data: Path, log: Path) -> Iterator[str]:
-    """Run a broker during the block, and yield its bootstrap servers. Raises DemoError."""
+    """Run a broker during the block, and yield its address. Raises DemoError if the broker does not start."""
     port = _free_port()
     bootstrap = f"127.0.0.1:{port}"
     command = [sys.executable, "-m", "kwire", "serve", "--data", str(data)]
@@ -179,7 +183,7 @@ def _free_port() -> int:
 
 
 def run(step: Step, directory: Path, master: str) -> tuple[str, float]:
-    """Run a job, and return its output and duration in seconds. Raises DemoError."""
+    """Run a job, and return its output and duration in seconds. Raises DemoError if the job fails."""
     config = directory / f"{step.name}.toml"
     config.write_text(toml(step.config), encoding="utf-8")
     command = [sys.executable, "-m", "kwire.pipeline.cli", step.job, "--config", str(config)]
@@ -238,7 +242,8 @@ def demo(
 ) -> Path:
     """Run all steps, and return the path of the page with the results.
 
-    Starts a broker if `source` or `target` is None. Raises DemoError.
+    Starts a broker for each of `source` and `target` that is None. Deletes the files of an earlier demo.
+    Raises DemoError if the directory has other files, or if a step fails.
     """
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARK).exists():

@@ -13,4 +13,4 @@ UNIT_MS: Final = {
     "week": 604_800_000,
 }
 MAX_INTERVAL_MS: Final = 10_000 * 365 * UNIT_MS["day"]
-"""The longest allowed interval. An event time plus this interval stays within Spark's timestamp range."""
+"""The longest allowed interval, 10,000 years. An event time plus this interval is a valid Spark timestamp."""

@@ -16,7 +16,7 @@ from kwire.pipeline.progress import Metrics, add_record_count, format_progress
 
 
 class ProgressListener(StreamingQueryListener):
-    """Reports on the streams of a session. A stream without a name is reported as `name`."""
+    """A listener for all streams of a session. It reports streams without a name as `name`."""
 
     def __init__(
         self, name: str, metrics: Metrics | None, write_line: Callable[[str], None] | None = None

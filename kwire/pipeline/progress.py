@@ -28,7 +28,7 @@ class Metrics:
     """The metrics of the streams of a session."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file. Raises ConfigError if this fails, because later failures are not reported."""
+        """Raise ConfigError if the file cannot be written, because later failures are not reported."""
         if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
             raise ConfigError(
                 f"metrics cannot be written to {path}: name a file in an existing, writable directory"
@@ -83,20 +83,26 @@ class Metrics:
 
 
 MAX_PENDING_BATCHES: Final = 1_000
-"""The maximum number of micro-batches with counts. Only a listener removes counts."""
+"""The maximum number of record counts that are kept. A session without a listener never removes them."""
 _record_counts: OrderedDict[tuple[str, int], int] = OrderedDict()
 _last_started: dict[str, datetime] = {}
 
 
 def set_record_count(stream: str, batch_id: int, records: int) -> None:
-    """Set the record count of a running micro-batch, if the records do not pass through Spark's own plan."""
+    """Set the record count of a running micro-batch whose records bypass Spark, so that Spark counts none.
+
+    `stream` is Spark's id of the stream.
+    """
     _record_counts[stream, batch_id] = records
     if len(_record_counts) > MAX_PENDING_BATCHES:
         _record_counts.popitem(last=False)
 
 
 def add_record_count(progress: StreamingQueryProgress) -> None:
-    """Add the record count set for the micro-batch to Spark's report, and the rates computed from it."""
+    """Add to Spark's report the count from `set_record_count` for its micro-batch, and the resulting rates.
+
+    Without such a count, the report is not changed.
+    """
     stream = str(progress.id)
     records = _record_counts.pop((stream, progress.batchId), None)
     if records is None:

@@ -21,7 +21,7 @@ JARS_VARIABLE: Final = "KWIRE_SPARK_JARS"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """An environment variable that is set if `spark-submit` has already started and configured the JVM."""
 SUBMIT_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""The environment variable with options for a new JVM. Options in Spark's settings come after them."""
+"""The environment variable with options for a new JVM. Options in Spark's settings take precedence."""
 CONNECTOR: Final = "spark-sql-kafka-0-10"
 PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 POM: Final = Path(__file__).with_name("pom.xml")
@@ -38,7 +38,7 @@ SETTINGS: Final = {
 }
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 JAVA_OPTIONS: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Disables redundant checks of bounds and nulls for each Arrow value, which take 10 % of a count's time."""
+"""Options that disable redundant checks of each Arrow value. The checks take 10 % of the time of a count."""
 
 
 def session(
@@ -49,12 +49,13 @@ def session(
     settings: Mapping[str, str] | None = None,
     metrics: Path | None = None,
 ) -> SparkSession:
-    """Create a session for a job, and report the progress of its streams. Raises MissingError.
+    """Create a session for a job, and report the progress of its streams.
 
-    `master` defaults to that of `spark-submit`, or else to `local[*]`. The connector's jars come from the
-    directory KWIRE_SPARK_JARS, from Spark's own jars, or from Maven, which downloads them once. With
-    `spark-submit`, pass them with --packages. `metrics` is the file for the metrics of streams and defaults
-    to KWIRE_PIPELINE_METRICS.
+    `master` defaults to that of `spark-submit`, or else to `local[*]`. With `needs_kafka`, the session has
+    the Kafka connector. The connector's jars come from the directory KWIRE_SPARK_JARS, from Spark's own jars,
+    or from Maven, which downloads them once. With `spark-submit`, pass them with --packages. `metrics` is the
+    file for the metrics of streams and defaults to KWIRE_PIPELINE_METRICS. Raises MissingError if Java or the
+    connector is missing, or ConfigError if the metrics cannot be written.
     """
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -123,7 +124,7 @@ def _check_connector(spark: SparkSession) -> None:
 
 
 def find_java() -> str:
-    """Return the path of the `java` command that Spark will start. Raises MissingError."""
+    """Return the path of the `java` command that Spark will start. Raises MissingError if there is none."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if found is None:
@@ -136,7 +137,10 @@ def find_java() -> str:
 
 
 def connector_jars() -> list[Path]:
-    """Return the jars of Spark's Kafka connector that Spark does not have yet. Raises MissingError."""
+    """Return the jars of Spark's Kafka connector, or no jars if Spark already has them.
+
+    Downloads the jars with Maven if necessary. Raises MissingError if this fails.
+    """
     given = os.environ.get(JARS_VARIABLE)
     if given:
         jars = sorted(Path(given).glob("*.jar"))

@@ -115,7 +115,7 @@ def _freeze() -> None:
 
 
 class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream that follows a data directory while a broker writes to it."""
+    """The reader of a stream query, which follows a data directory while a broker writes to it."""
 
     def __init__(self, options: Options, columns: list[str]) -> None:
         self.options = options

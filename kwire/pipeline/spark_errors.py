@@ -15,7 +15,7 @@ OWN_ERRORS: Final = (
     "ConfigError: ",
     "MissingError: ",
 )
-"""The names of this package's exceptions in the text of Spark's exceptions. Their messages are sentences."""
+"""The names of this package's exceptions in the text of Spark's exceptions. A message for people follows."""
 NO_TOPIC: Final = "UnknownTopicOrPartitionException"
 LOST: Final = "KafkaIllegalStateException: "
 """The exception of Spark's Kafka source for lost offsets, and for timestamps that Spark cannot represent."""
@@ -31,7 +31,8 @@ _WRAPPERS: Final = ("PythonException", "Py4JException", "StreamingQueryException
 def summarize_error(error: Exception) -> str | None:
     """Summarize an exception. Returns None for an unexpected exception, whose traceback is needed.
 
-    The summary of a Java exception is the message of its innermost cause.
+    If the exception has an exception of this package as its cause, the summary is the message of the cause.
+    The summary of a Java exception is usually the message of its innermost cause.
     """
     lines = [*str(error).splitlines(), *str(getattr(error, "_stackTrace", "")).splitlines()]
     for line in lines:
@@ -53,9 +54,9 @@ def _summarize_java(lines: Sequence[str], *, is_sparks: bool) -> str | None:
         return "the cluster does not have the topic or partition; check the input's options"
     if LOST in text:
         return _lost(lines)
-    told_by = [match for match in map(_JAVA.match, lines) if match and not match[1].endswith(_WRAPPERS)]
-    if told_by and not any(".PythonException" in line for line in lines):
-        return _sentence(told_by[-1][2] or told_by[-1][1])
+    causes = [match for match in map(_JAVA.match, lines) if match and not match[1].endswith(_WRAPPERS)]
+    if causes and not any(".PythonException" in line for line in lines):
+        return _sentence(causes[-1][2] or causes[-1][1])
     found = _last(_PYSPARK, lines)
     if found is not None:
         return _sentence(found[1])
