@@ -454,6 +454,5 @@ class _CleanedSegment:
         return files
 
     def remove(self) -> None:
-        """Delete the files."""
         for path in self.segment.paths:
             self._disk.remove(path)

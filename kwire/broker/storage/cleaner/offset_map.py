@@ -117,7 +117,7 @@ class OffsetMapFilter(BatchFilter):
             and base_offset not in offset_map.with_tombstones
             and header.producer_id not in offset_map.uncertain_producers
         ):
-            # The map has this batch. The number of keys whose last batch it is usually shows what to keep.
+            # The map has this batch. Usually the number of keys with their last record in it is sufficient.
             survivors = self._survivors.of(base_offset, count)
             if len(survivors) == count:
                 self.records_kept += count

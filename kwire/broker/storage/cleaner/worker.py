@@ -179,12 +179,12 @@ def main() -> int:
     # A process with lowered priority exits after its job. The next job then runs in a new process with normal
     # priority.
     while not priority.is_lowered and (job := jobs.next()):
-        _do(job, priority)
+        _run_job(job, priority)
         gc.collect()
     return 0
 
 
-def _do(job: Job, priority: PriorityControl) -> None:
+def _run_job(job: Job, priority: PriorityControl) -> None:
     throttler = Throttler(job.bytes_per_second)
 
     def throttle(size_bytes: int) -> None:

@@ -110,9 +110,8 @@ class Durability:
         current log instead."""
         self._is_new = metadata_needs_sync
         """Whether the name of the log's directory, or a name in it, may not be durable."""
-        self._metadata_needs_sync = (
-            metadata_needs_sync and not lacks_partition_metadata
-        )  # otherwise the file is synced before it is renamed
+        # A file that still has its temporary name is synced before it is renamed.
+        self._metadata_needs_sync = metadata_needs_sync and not lacks_partition_metadata
         self._seen_ms: int | None = None
         """The monotonic time of the last call of `is_due` in ms, or None."""
         self._flushed_ms: int | None = None

@@ -486,7 +486,7 @@ class Log(ReadableLog):
                 self._epochs.truncate_from_end(offset)
                 self.log_start_offset = min(offset, self.log_start_offset)
                 self.producers.rebuild(list(self._segments), self.log_start_offset, offset, self._now_ms)
-                # The high watermark may not advance for a long time.
+                # Forget replicated transactions now: the high watermark may not advance for a long time.
                 self.producers.on_high_watermark_updated(self._high_watermark)
         return True
 

@@ -514,7 +514,6 @@ class ProducerStateManager:
         return log_start_offset
 
     def snapshot_path(self, offset: int) -> str:
-        """Return the path of the snapshot at `offset`."""
         return f"{self.directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
 
     def take_snapshot(self) -> None:

@@ -355,8 +355,9 @@ class _LogLoader:
         start = doubtful[0].base_offset
         log_start_offset = max(log_start_offset, bases[0])
         # `rebuild` deletes all snapshots after `start`; recovery takes them again, segment by segment. The
-        # snapshot at `start` is used, except if the log start offset is there. In that case the snapshot may
-        # have the only trace of a transaction whose first segment was deleted.
+        # snapshot at `start` is used even if the log starts at `start`, because it may have the only trace
+        # of a transaction whose first segment was deleted. The snapshot is not used if the checkpointed log
+        # start offset is at or after `start`.
         producers.rebuild(self.segments[:first], min(checkpointed_start_offset, start), start, self._now_ms)
         if first and producers.producers:
             _restore_in_flight_batches(self.segments[first - 1], producers)
@@ -412,7 +413,7 @@ class _LogLoader:
         next_offset = segment.base_offset
         valid_bytes = 0
         problem = None
-        run = RecoveryFastPath(
+        fast_path = RecoveryFastPath(
             file,
             segment.size_bytes,
             rebuilding,
@@ -424,7 +425,7 @@ class _LogLoader:
         )
         try:
             while True:
-                valid_bytes, next_offset = run.advance(valid_bytes, next_offset)
+                valid_bytes, next_offset = fast_path.advance(valid_bytes, next_offset)
                 whole = next(scan_batches(file, valid_bytes, segment.size_bytes), None)
                 if whole is None:
                     break

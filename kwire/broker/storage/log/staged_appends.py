@@ -55,12 +55,10 @@ class StagedAppends:
         return bool(self._incoming)
 
     def add(self, incoming: IncomingBatches) -> None:
-        """Stage an append."""
         self._incoming.append(incoming)
         self.size_bytes += incoming.size_bytes
 
     def clear(self) -> None:
-        """Discard all staged appends."""
         self._incoming = []
         self.size_bytes = 0
 
