@@ -69,7 +69,10 @@ NEEDED = {"pyspark": "pyspark", "pyarrow": "pyarrow", "confluent_kafka": "conflu
 def main(
     arguments: Sequence[str], parser_class: type[argparse.ArgumentParser] = argparse.ArgumentParser
 ) -> int:
-    """Run a job and return its exit status. `parser_class` determines how usage errors are printed."""
+    """Run a job and return its exit status. Prints one sentence for an error that the user can fix.
+
+    `parser_class` determines how usage errors are printed.
+    """
     example = "example:\n  kwire pipeline {0} --config {0}.toml"
     raw = argparse.RawDescriptionHelpFormatter
     parser = parser_class(

@@ -82,7 +82,7 @@ class Table:
     def path(self, key: str, default: str | None = None) -> Path:
         """Read the path of a directory or a file.
 
-        Raises ConfigError if the path is empty, or if the key is missing and there is no default.
+        Raises ConfigError if the path is empty or a URL, or if the key is missing and there is no default.
         """
         text = self.text(key, default)
         if not text:

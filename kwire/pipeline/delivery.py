@@ -412,7 +412,7 @@ def _split_transactions(records: Iterable[Outgoing], max_records: int) -> Iterat
 def deliver_same_offsets(
     target: Target, records_from: Callable[[int], Iterable[Outgoing]], start: int
 ) -> tuple[int, int]:
-    """Deliver the records of `records_from(offset)` with their own offsets, from the target's end offset on.
+    """Deliver the records of `records_from(offset)` with the source's offsets, from the target's end on.
 
     Returns the number of records that this call delivered, and the next offset. Raises DeliveryError if the
     target ends before `start`, if the target's last record differs from the source's record at that offset,

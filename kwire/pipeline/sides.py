@@ -72,7 +72,7 @@ class Side(NamedTuple):
     def load(self, spark: SparkSession) -> DataFrame:
         """Load the side's records with the columns COLUMNS.
 
-        Raises ArchiveError if the archive does not have a topic, or has no records.
+        Raises ArchiveError if an archive does not have one of the topics, or has no matching records.
         """
         if self.directory is not None:
             archive = Archive(self.directory)

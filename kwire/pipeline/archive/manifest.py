@@ -64,7 +64,7 @@ class Commit(NamedTuple):
     """The origins of the topics whose origin is known."""
 
     def encode(self) -> bytes:
-        """Return the manifest's JSON. It does not have the number, which is in the file's name."""
+        """Return the manifest's JSON, without the number of the commit. The file's name has the number."""
         content = {
             "format": FORMAT,
             "job": self.job,
@@ -125,7 +125,7 @@ class Archive:
             yield self._read(number)
 
     def commits_without_files(self) -> list[Commit]:
-        """Return all commits, with `files` and `replaced` empty. Reads only the new manifests of each call.
+        """Return all commits, with `files` and `replaced` empty. Each manifest is read only once.
 
         Raises ArchiveError if a manifest is missing or malformed.
         """

@@ -31,10 +31,10 @@ def from_spark_offsets(content: Mapping[str, Mapping[str, int]]) -> dict[str, di
 def already_archived(
     starts: PartitionOffsets, ends: PartitionOffsets, known: ArchiveEnds
 ) -> dict[tuple[str, int], int]:
-    """Return the partitions of which a micro-batch reads archived offsets again, with the archive's ends.
+    """Return the partitions from which a micro-batch reads archived offsets again.
 
-    This happens to a topic that was not subscribed for a while: Spark treats the topic as new and reads it
-    from the beginning.
+    The values are the archive's end offsets. A micro-batch reads offsets again after a topic was not
+    subscribed for a while: Spark treats the topic as new and reads it from the beginning.
     """
     return {
         (topic, partition): known[topic, partition]

@@ -143,7 +143,7 @@ class MirrorConfig(NamedTuple):
 
 
 class MirroredPartition(NamedTuple):
-    """The progress of a partition."""
+    """The progress of a source partition."""
 
     topic: str
     """The source topic."""

@@ -164,9 +164,10 @@ class GroupOffsetSync:
         self._consumer.close()
 
     def sync(self, topics: Mapping[str, str]) -> list[TranslatedOffset]:
-        """Translate the groups' offsets, and commit those of groups without members in the target.
+        """Translate the groups' offsets, commit them in the target, and return the results.
 
-        `topics` maps the names of source topics to those of target topics.
+        Does not commit the offsets of a group with members in the target, or lower offsets unless `move_back`
+        is set. `topics` maps the names of source topics to those of target topics.
         """
         # Create a new client each time, because a client also sends requests to known but stopped brokers.
         source = AdminClient({"log_level": "5", **self._clients[0]})

@@ -28,12 +28,12 @@ class Limits(NamedTuple):
 
 
 def batches(rows: Iterable[Row], start: int, end: int, limits: Limits = Limits()) -> Iterator[bytearray]:  # noqa: B008
-    """Yield the batches of a log that begins at offset `start` and ends before `end`. Raises ValueError.
+    """Yield the batches of a log that begins at offset `start` and ends before `end`.
 
-    Rows must be in offset order. Each batch begins where the previous batch ends, even if there is a gap
-    between their records. The last batch extends to `end`. So the log has the original start and end offsets,
-    even if the records at these offsets were transaction markers or were compacted. Only a gap that exceeds
-    MAX_OFFSET_DELTA remains between batches.
+    Each batch begins where the previous batch ends, even if there is a gap between their records. The last
+    batch extends to `end`. So the log has the original start and end offsets, even if the records at these
+    offsets were transaction markers or were compacted. Only a gap that exceeds MAX_OFFSET_DELTA remains
+    between batches. Raises ValueError if rows are outside of these offsets or not in offset order.
     """
     pending: list[Row] = []
     size_bytes = 0

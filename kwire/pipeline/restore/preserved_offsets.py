@@ -33,7 +33,7 @@ class PreservedOffsets:
         return self._directory / target.cluster / target.topic_id / f"{partition}.json"
 
     def end(self, target: Origin, partition: int) -> int | None:
-        """Return the end offset of the restore that preserved this partition's offsets, or None without one.
+        """Return the end offset that was recorded for a target partition, or None if there is no record.
 
         Raises ArchiveError if the file is malformed.
         """

@@ -32,7 +32,10 @@ class Selection(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> Selection:
-        """Decode the origin in a map entry. An empty text selects all records of an unknown topic."""
+        """Decode the origin in a map entry. If the text is only an Origin, the selection has all records.
+
+        An empty text selects all records of an unknown topic.
+        """
         try:
             start_offset, start_ms, end_ms = json.loads(text)["part"]
             return cls(start_offset, start_ms, end_ms, Origin.of(json.loads(text)["origin"]))

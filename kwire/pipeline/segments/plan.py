@@ -53,7 +53,11 @@ def readable_end(log: PartitionLog, options: Options) -> int:
 
 
 def resolve(options: Options, log: PartitionLog, bound: Bound, *, is_start: bool) -> int:
-    """Return the offset that a bound has in this partition. Raises SegmentsError."""
+    """Return the offset of a bound in this partition.
+
+    Raises SegmentsError if the bound has no offset for the partition, or if the bound is a start timestamp
+    after the last record.
+    """
     key = (log.topic, log.partition)
     offset = bound.default
     if bound.timestamp_ms is not None or key in bound.timestamps_ms:
@@ -118,9 +122,9 @@ def check_bounds(options: Options, log: PartitionLog, start: int, end: int) -> t
 
 
 def split_ranges(options: Options, bounds: Sequence[tuple[PartitionLog, int, int]]) -> list[Range]:
-    """Split offset ranges into tasks by size, at segments and at entries of their offset indexes.
+    """Split offset ranges by size into ranges for one task, at segments and at entries of offset indexes.
 
-    The number of tasks for a partition depends on its share of the data. Raises SegmentsError.
+    The number of ranges for a partition depends on its share of the data. Raises SegmentsError.
     """
     logs = []
     total_bytes = 0
@@ -225,7 +229,7 @@ def _split_log(
 
 
 def _split_offsets(part: _SegmentPart, target_bytes: int) -> list[int]:
-    """Return the offsets at which to divide a segment's part into tasks of about `target_bytes`."""
+    """Return the offsets at which to divide a segment's part into ranges of about `target_bytes`."""
     size_bytes = part.end_position - part.position
     pieces = max(1, (size_bytes + target_bytes // 2) // target_bytes)
     wanted = [part.position + size_bytes * number // pieces for number in range(1, pieces)]

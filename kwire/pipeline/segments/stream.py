@@ -39,7 +39,7 @@ def initial_offsets(options: Options, logs: Sequence[PartitionLog]) -> Offsets:
 
 
 def latest_offsets(options: Options, *, sleep: Sleep = time.sleep) -> Offsets:
-    """Return the current end offsets of all partitions for a stream. Raises SegmentsError."""
+    """Return the offset at which a reader currently stops in each partition. Raises SegmentsError."""
     found: Offsets = {}
     by_partition = _read_each(options, None, lambda log: readable_end(log, options), sleep)
     for (topic, partition), end in by_partition.items():

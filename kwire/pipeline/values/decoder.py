@@ -51,7 +51,7 @@ class TextReader:
     column: Column = Leaf(pa.string())
 
     def read(self, value: bytes) -> str:
-        """Decode a value. Raises DecodeError."""
+        """Decode a value. Raises DecodeError if the value is not valid UTF-8."""
         try:
             return value.decode()
         except UnicodeDecodeError as error:

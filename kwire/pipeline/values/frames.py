@@ -82,7 +82,7 @@ def _avro_plan(config: ValuesConfig) -> Plan:
 
 
 def arrow_type(type_: DataType) -> pa.DataType:
-    """Convert a Spark type to an Arrow type."""
+    """Convert a Spark type to an Arrow type, in which timestamps are in UTC."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     return to_arrow_type(type_, timezone="UTC")

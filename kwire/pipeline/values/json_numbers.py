@@ -82,7 +82,7 @@ class KeySpellings:
         self._counts: dict[tuple[str, ...], Counter[str]] = {}
 
     def count(self, value: Any, path: tuple[str, ...] = ()) -> None:
-        """Count the keys of a document."""
+        """Count the spellings of the keys in a document."""
         for item in value if isinstance(value, list) else ():
             self.count(item, path)
         for key, item in value.items() if isinstance(value, dict) else ():

@@ -46,7 +46,7 @@ class JsonReader:
         self.column = _column(type_)
 
     def read(self, value: bytes) -> Any:
-        """Parse a document. Raises DecodeError."""
+        """Parse a document. The column later converts it. Raises DecodeError if it is null or not JSON."""
         return document_of(value)
 
 

@@ -45,7 +45,10 @@ class ValuesConfig(NamedTuple):
 
     @classmethod
     def of(cls, config: JobConfig, input_: Input) -> ValuesConfig | None:
-        """Read the table. Returns None if the job does not decode values. Raises ConfigError."""
+        """Read the table, or return None if the job does not decode values.
+
+        Raises ConfigError if a key is missing, invalid or unknown.
+        """
         if not config.has("values"):
             return None
         table = config.table("values")
