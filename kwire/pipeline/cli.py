@@ -16,7 +16,7 @@ from kwire.pipeline.spark_errors import summarize_error
 
 
 class Job(NamedTuple):
-    """A job: its help text, and the module whose `command(config, master)` runs it."""
+    """A job. The function `command(config, master)` of its module runs the job and returns an exit status."""
 
     help: str
     module: str

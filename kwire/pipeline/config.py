@@ -61,10 +61,7 @@ class Table:
         self._read_keys: set[str] = set()
 
     def text(self, key: str, default: str | None = None, *, one_of: tuple[str, ...] = ()) -> str:
-        """Read a string, which must be in `one_of` if that is given.
-
-        Raises ConfigError if the value is invalid, or if the key is missing and there is no default.
-        """
+        """Read a string. Raises ConfigError if it is invalid, not in `one_of`, or missing with no default."""
         value = self._value(key, str, default)
         if one_of and value not in one_of:
             raise ConfigError(f"{self._name}.{key} must be one of {', '.join(one_of)}, not {value!r}")
@@ -80,20 +77,14 @@ class Table:
         return str(value)
 
     def path(self, key: str, default: str | None = None) -> Path:
-        """Read the path of a directory or a file.
-
-        Raises ConfigError if the path is empty or a URL, or if the key is missing and there is no default.
-        """
+        """Read a path. Raises ConfigError if it is invalid, empty, or missing with no default."""
         text = self.text(key, default)
         if not text:
             raise self._empty(key)
         return Path(text)
 
     def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
-        """Read an integer of at least `least`.
-
-        Raises ConfigError if the value is invalid, or if the key is missing and there is no default.
-        """
+        """Read an integer. Raises ConfigError if it is invalid, below `least`, or missing with no default."""
         value = self._value(key, int, default)
         if value < least:
             raise ConfigError(f"{self._name}.{key} must be at least {least}, not {value}")
@@ -104,17 +95,11 @@ class Table:
         return bool(self._value(key, bool, default))
 
     def table(self, key: str) -> Table:
-        """Read a nested table, or an empty table if the key is missing.
-
-        Raises ConfigError if the value is not a table.
-        """
+        """Read a nested table; empty if the key is missing. Raises ConfigError for any other value."""
         return Table(f"{self._name}.{key}", self._value(key, dict, {}))
 
     def texts(self) -> dict[str, str]:
-        """Read the values of all keys as strings, because Spark's options are strings.
-
-        Raises ConfigError if a value is a table or an array.
-        """
+        """Read all values as strings, like Spark's options. Raises ConfigError for a table or an array."""
         self._read_keys.update(self._content)
         for key, value in self._content.items():
             if isinstance(value, dict | list):
@@ -125,10 +110,7 @@ class Table:
         }
 
     def trigger(self, key: str = "trigger") -> str:
-        """Read a trigger: `availableNow` (the default) or a Spark interval.
-
-        Raises ConfigError for any other value.
-        """
+        """Read a trigger: `availableNow` (the default) or a Spark interval. Raises ConfigError otherwise."""
         value = self.text(key, AVAILABLE_NOW)
         if value != AVAILABLE_NOW and _INTERVAL.fullmatch(value.strip()) is None:
             raise ConfigError(

@@ -52,17 +52,14 @@ class Metrics:
         self._active = gauge("active", "1 while the stream runs, else 0")
 
     def on_started(self, query: str) -> None:
-        """Record that a stream has started."""
         self._active.labels(query).set(1)
         self._write()
 
     def on_terminated(self, query: str) -> None:
-        """Record that a stream has terminated."""
         self._active.labels(query).set(0)
         self._write()
 
     def on_progress(self, query: str, progress: StreamingQueryProgress) -> None:
-        """Record a completed micro-batch."""
         self._batches.labels(query).inc()
         self._records.labels(query).inc(progress.numInputRows)
         self._input_rate.labels(query).set(_number(progress.inputRowsPerSecond))

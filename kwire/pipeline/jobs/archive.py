@@ -299,7 +299,6 @@ def describe_staged(spark: SparkSession, staging_dir: Path) -> list[DataFile]:
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """Run the job for the command line, and return its exit status."""
     wanted = ArchiveConfig.of(config)
     # Report a wrong checkpoint before Spark starts.
     claim_checkpoint(wanted.checkpoint, Archive(wanted.directory))

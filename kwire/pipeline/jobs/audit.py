@@ -213,7 +213,6 @@ def _window(row: Any, difference: Difference | None) -> Window:
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """Run the job for the command line, and return its exit status."""
     from kwire.pipeline.session import session
 
     wanted = AuditConfig.of(config)

@@ -264,7 +264,7 @@ def sweep(archive: Archive) -> int:
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """Run the job for the command line, without Spark, and return its exit status."""
+    """Run the job without Spark, whatever `master` is."""
     done = compact(CompactConfig.of(config))
     print(f"{done.before} files became {done.after}" if done.before else "no small files to merge")
     return CLEAN

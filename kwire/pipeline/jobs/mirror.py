@@ -424,7 +424,6 @@ def run(
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """Run the job for the command line, and return its exit status."""
     from kwire.pipeline.session import session
 
     wanted = MirrorConfig.of(config)

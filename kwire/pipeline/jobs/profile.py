@@ -317,7 +317,6 @@ def _groups(config: ProfileConfig, topic: str) -> list[dict[str, Any]] | None:
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """Run the job for the command line, and return its exit status."""
     from kwire.pipeline.session import session
 
     wanted = ProfileConfig.of(config)

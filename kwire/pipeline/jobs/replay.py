@@ -151,7 +151,6 @@ def _send(config: ReplayConfig, partition: int, queue: list[Event]) -> int:
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """Run the job for the command line, and return its exit status."""
     wanted = ReplayConfig.of(config)
     print(f"{run(wanted)} events into {wanted.topic}")
     return CLEAN

@@ -372,7 +372,6 @@ def partition_counts(partitions: Iterable[tuple[str, int]], suffix: str) -> dict
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """Run the job for the command line, and return its exit status."""
     into = directory_config(config)
     if into is not None:
         # Check the directory before Spark starts.

@@ -541,7 +541,6 @@ def run(spark: SparkSession, config: WindowsConfig) -> Total:
 
 
 def command(config: JobConfig, master: str | None) -> int:
-    """Run the job for the command line, and return its exit status."""
     from kwire.pipeline.session import session
 
     wanted = WindowsConfig.of(config)

@@ -17,8 +17,6 @@ BYTE_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 class Plot(NamedTuple):
-    """A plot and its caption."""
-
     svg: str
     """The SVG, which is inserted as it is, because pipeline/report/plots.py has escaped its text."""
     caption: str
@@ -33,8 +31,6 @@ class Table(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section of a page."""
-
     title: str
     facts: Sequence[tuple[str, Cell]] = ()
     """Names and values."""
@@ -44,8 +40,6 @@ class Section(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A report."""
-
     title: str
     subtitle: str
     sections: Sequence[Section]

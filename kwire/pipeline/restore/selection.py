@@ -43,7 +43,6 @@ class Selection(NamedTuple):
             return cls.of(RecordFilter(), Origin.of(text or f"{UNKNOWN}/{UNKNOWN}/{UNKNOWN}"))
 
     def encode(self) -> str:
-        """Encode the selection for a map entry."""
         return json.dumps({"part": self[:3], "origin": str(self.origin)})
 
     def check_continues(self, target: str, job: str, recorded: str) -> None:

@@ -46,8 +46,6 @@ class Reader(Protocol):
 
 
 class TextReader:
-    """A reader of UTF-8 text."""
-
     column: Column = Leaf(pa.string())
 
     def read(self, value: bytes) -> str:

@@ -39,8 +39,6 @@ WHOLE: Final = re.compile(r"-?\d+")
 
 
 class JsonReader:
-    """A reader of JSON values."""
-
     def __init__(self, type_: pa.DataType) -> None:
         """Create a reader for a type. Raises DecodeError if JSON cannot represent it."""
         self.column = _column(type_)
