@@ -88,7 +88,7 @@ def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) 
 
 
 class OffsetCheckpoints(NamedTuple):
-    """The offsets in three checkpoint files of a log directory; the log cleaner's file is not included."""
+    """The offsets in three of the checkpoint files of a log directory."""
 
     recovery_points: Mapping[TopicPartition, int]
     log_start_offsets: Mapping[TopicPartition, int]

@@ -66,7 +66,7 @@ def last_index_of_each(keys: Sequence[bytes | None], wanted: set[bytes | None]) 
 
 
 def ranges_of(starts: list[int], chosen: list[int]) -> list[Range]:
-    """Return the ranges of the records at the chosen indexes. Adjacent records are joined to one range.
+    """Return the ranges of the records at the chosen indexes, with adjacent records joined.
 
     The last element of `starts` is the end of the last record.
     """

@@ -28,8 +28,7 @@ RunReader: TypeAlias = Callable[[bytes, int, int, int, list[int], list[bytes | N
 """Arguments: data, start of the first record, end of the last record, maximum number of records, and three
 lists: starts, keys, and indexes of tombstones.
 
-Records with the expected head are added to the lists, until another record is found. The result is the
-position of the first record that was not added.
+Records with the expected head are added to the lists. The result is the position of the first other record.
 """
 
 

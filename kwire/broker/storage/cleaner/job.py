@@ -66,7 +66,7 @@ class Done(NamedTuple):
     records_read: int
     records_kept: int
     keys: int
-    """The number of different keys in the dirty part of the log."""
+    """The number of different keys that were read."""
     scan_backward: bool = False
     """Whether the keys were read by a backward scan."""
 

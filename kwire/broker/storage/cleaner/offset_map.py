@@ -95,7 +95,7 @@ class Survivors:
 
 
 class OffsetMapFilter(BatchFilter):
-    """A batch filter for a cleaning with a forward scan, which has filled an offset map."""
+    """A batch filter for a cleaning with a forward scan, which fills an offset map."""
 
     def __init__(
         self,

@@ -92,10 +92,7 @@ class PriorityControl:
         self._checked, self._used = time.monotonic(), self._busy_seconds()
 
     def check(self) -> None:
-        """Lower the priority if the broker was busy since the last check.
-
-        Do nothing if the last check was less than CHECK_INTERVAL_SECONDS ago. Must be called often.
-        """
+        """Lower the priority if the broker was busy since the last check. Must be called often."""
         now = time.monotonic()
         if self.is_lowered or now < self._checked + CHECK_INTERVAL_SECONDS:
             return

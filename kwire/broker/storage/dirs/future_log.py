@@ -70,7 +70,7 @@ class FutureLog:
         self.log = self._create(now_ms)
 
     def truncate_to_source(self, now_ms: int) -> None:
-        """Truncate the copy to the part that it shares with the source log, or recreate it if there is none.
+        """Truncate the copy to the part that both logs share, or recreate the copy if they share no part.
 
         Must be called after each truncation of the source log; the constructor calls it for an existing copy.
         The source log may have lost records that were copied, and may have appended other records. KIP-101:

@@ -59,10 +59,7 @@ def future_dir_name(topic: str, partition: int, rng: random.Random) -> str:
 
 
 def future_dir_name_fits(topic: str, partition: int) -> bool:
-    """Return whether a future log's directory name is short enough for the file system.
-
-    It cannot be shortened like the name of a deleted or stray log, because it must contain the topic name.
-    """
+    """Return whether a future log's directory name, which cannot be shortened, fits the file system."""
     return len(f"{topic}-{partition}.{FUTURE_SUFFIX}") + 32 <= MAX_NAME_BYTES
 
 

@@ -112,7 +112,7 @@ def find_mismatch(ensemble: MetaPropertiesEnsemble, node_id: int, cluster_id: st
 def needs_format(disk: Disk, ensemble: MetaPropertiesEnsemble, *, metadata_dir: str, node_id: int) -> bool:
     """Return whether the directories must be formatted before the broker starts on them.
 
-    Raises StartRefused if the broker must not start on them and they must not be formatted.
+    Raises StartRefused if neither a start nor formatting is safe.
     """
     # `metadata_dir`, the directory of the metadata log, is formatted last, so that an interrupted first start
     # is completed.

@@ -117,10 +117,9 @@ class LeaderEpochFileCache:
             self.assign_in_memory(epoch, start_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return the largest known epoch up to `epoch` and its end offset.
+        """Return the largest known epoch up to `epoch` and its end offset, or (-1, -1) if unknown.
 
-        Return (-1, -1) if no epoch is known or `epoch` is after the latest epoch. If `epoch` is before the
-        earliest epoch, return `epoch` and the start offset of the earliest epoch.
+        If `epoch` is before the earliest epoch, return `epoch` and the start offset of the earliest epoch.
         """
         entries = self._entries
         if epoch == NO_LEADER_EPOCH or not entries:

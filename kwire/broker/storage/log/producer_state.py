@@ -212,9 +212,9 @@ class ProducerStateManager:
     def check(self, header: BatchHeader, *, origin: AppendOrigin = CLIENT) -> BatchMetadata | None:
         """Check that a data batch may be appended; return the original batch if it is a duplicate, else None.
 
-        Raises ApiError INVALID_PRODUCER_EPOCH if the producer has a later epoch, INVALID_TXN_STATE if the
-        batch is not transactional and the producer has an open transaction, and, for a batch of a client,
-        OUT_OF_ORDER_SEQUENCE_NUMBER.
+        Raises ApiError INVALID_PRODUCER_EPOCH if the producer has a later epoch, OUT_OF_ORDER_SEQUENCE_NUMBER
+        (only for a client's batch), or INVALID_TXN_STATE if a transaction is open and the batch is not
+        transactional.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
         state = self.producers.get(producer_id)
@@ -326,10 +326,7 @@ class ProducerStateManager:
     def update_from_marker(
         self, header: BatchHeader, buffer: Buffer, position: int
     ) -> CompletedTransaction | None:
-        """Apply a control batch. Return the transaction that it ends, or None.
-
-        A commit or abort marker ends the producer's open transaction.
-        """
+        """Apply a control batch. Return the transaction that its commit or abort marker ends, or None."""
         self.end_offset = header.next_offset
         marker = next(iter(records(buffer, position, header)), None)
         if marker is None or not header.has_producer_id:

@@ -44,7 +44,7 @@ _MAX_SEARCHED_BATCH_BYTES = 256 * 1024 * 1024
 
 
 class TimestampOffset(NamedTuple):
-    """The timestamp in ms, offset, and leader epoch (-1 if unknown) of a record that a lookup has found."""
+    """A record's timestamp in ms, offset, and leader epoch (-1 if unknown)."""
 
     timestamp: int
     offset: int
@@ -393,10 +393,7 @@ class LogSegment:
     # --- truncating, renaming and rebuilding
 
     def remove_suffix(self) -> None:
-        """Remove the suffix `.swap` from the files of the segment. Raises StorageError.
-
-        The log file is renamed last: log recovery completes a swap only if the log file has the suffix.
-        """
+        """Remove the suffix `.swap`, from the log file last, because its suffix marks an incomplete swap."""
         prefix, _, file_suffix = self.log_path.rpartition(LOG_SUFFIX)
         for suffix in reversed(SUFFIXES):
             with suppress(FileMissing):

@@ -63,10 +63,7 @@ class StagedAppends:
         self.size_bytes = 0
 
     def write_to(self, segment: LogSegment) -> None:
-        """Write all staged appends to the segment's file with one call, and update the segment.
-
-        After a StorageError, the file is truncated so that it has none of them.
-        """
+        """Write all staged appends to the segment with one call. A StorageError leaves none of them in it."""
         incoming = self._incoming
         self.clear()
         file = segment.file
