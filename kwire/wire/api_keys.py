@@ -1,4 +1,4 @@
-"""The API keys of Kafka's protocol. `broker.api.request.table` lists the APIs that a node serves."""
+"""The API keys of Kafka's protocol. `kwire.broker.api.request.supported_apis` lists the APIs of a node."""
 
 from __future__ import annotations
 

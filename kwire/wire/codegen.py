@@ -1,7 +1,7 @@
 """Code generation: for each version of a message, one flat function that decodes it and one that encodes it.
 
-Each function is written as source and compiled on first use. It is registered with linecache, so that a
-traceback shows the line that failed. Adjacent fields of fixed width become one struct call. Lengths and
+Each function is written as source and compiled on first use. The source is registered with linecache, so that
+a traceback shows the line that failed. Adjacent fields of fixed width become one struct call. Lengths and
 counts are checked against the bytes that are left, so a count cannot allocate more elements than there are
 bytes.
 """
@@ -21,7 +21,10 @@ Decoder: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
 """(buffer, position, end) -> (message, position after the message). `end` is the end of the buffer."""
 
 Encoder: TypeAlias = Callable[[Any, bytearray, list[tuple[int, Region]]], None]
-"""(message, output, regions): append the message. A region is not copied, but listed with its position."""
+"""(message, output, regions): append the message to the output.
+
+A region's bytes are not copied to the output. `regions` gets their position in the output, and the region.
+"""
 
 FORMATS = {
     "Int8": "b",
@@ -37,23 +40,26 @@ FORMATS = {
 """The types of fixed width, with their format characters in the struct module."""
 
 MAX_STRING_BYTES = 0x7FFF
-"""The longest string. A compact length could express more, but Java's reader and writer reject it."""
+"""The maximum size of a string. Java's reader and writer also reject longer strings with a compact length."""
 
 MessageT = TypeVar("MessageT", bound=Message)
 
 
 @cache
 def decoder(message_class: type[Message], version: int) -> Decoder:
-    """Return the function that decodes this version. Raises WireError for malformed data."""
+    """Return the function that decodes this version. Raises SchemaError if the version is not declared.
+
+    The returned function raises WireError for malformed data.
+    """
     source = _DecoderSource(message_class, version, _is_flexible(message_class, version))
     return cast(Decoder, source.compile(outermost=True))
 
 
 @cache
 def encoder(message_class: type[Message], version: int) -> Encoder:
-    """Return the function that encodes this version.
+    """Return the function that encodes this version. Raises SchemaError if the version is not declared.
 
-    Raises ValueError if the version cannot carry a value.
+    The returned function raises ValueError if the version cannot carry a value.
     """
     source = _EncoderSource(message_class, version, _is_flexible(message_class, version))
     return cast(Encoder, source.compile(outermost=True))
@@ -62,13 +68,19 @@ def encoder(message_class: type[Message], version: int) -> Encoder:
 def decode(
     message_class: type[MessageT], version: int, buffer: Buffer, position: int = 0
 ) -> tuple[MessageT, int]:
-    """Decode the message at `position` and return it with the position after it."""
+    """Decode the message at `position`. Return the message and the position after the message.
+
+    Raises WireError for malformed data.
+    """
     message, position = decoder(message_class, version)(buffer, position, len(buffer))
     return message, position
 
 
 def encode(message: Message, version: int) -> bytes:
-    """Encode a message without regions of files."""
+    """Encode a message.
+
+    Raises ValueError if the message holds regions of files, or a value that the version cannot carry.
+    """
     out = bytearray()
     regions: list[tuple[int, Region]] = []
     encoder(type(message), version)(message, out, regions)
@@ -85,7 +97,7 @@ def _is_flexible(message_class: type[Message], version: int) -> bool:
 
 
 class _Source:
-    """The source of a generated function, and the names that it uses."""
+    """The source of a generated function, and the global names that the source uses."""
 
     def __init__(self, message_class: type[Message], version: int, flexible: bool) -> None:
         self.message_class = message_class
@@ -118,7 +130,7 @@ class _Source:
         return sorted(fields, key=lambda field: field.tag or 0)
 
     def runs(self) -> list[list[Field]]:
-        """Return the untagged fields, with adjacent fields of fixed width grouped."""
+        """Return the untagged fields in groups: adjacent fields of fixed width together, all others alone."""
         runs: list[list[Field]] = []
         for field in self.untagged():
             if self.is_fixed(field) and runs and self.is_fixed(runs[-1][0]):
@@ -196,14 +208,14 @@ class _DecoderSource(_Source):
         self.add(1, f"p += {packing.size}")
 
     def varint(self, indent: int, target: str) -> None:
-        """Read an unsigned varint into a variable. Only a varint of several bytes needs a call."""
+        """Add lines that read an unsigned varint into a variable, without a call if it has one byte."""
         self.add(indent, f"{target} = b[p]")
         self.add(indent, "p += 1")
         self.add(indent, f"if {target} > 127:")
         self.add(indent + 1, f"{target}, p = read_varint(b, p - 1, e)")
 
     def length(self, indent: int, where: str, unpack: str, width: int) -> None:
-        """Read a length or count into n; -1 means null."""
+        """Add lines that read a length or count into the variable n. A negative n means null."""
         if self.flexible:
             self.varint(indent, "n")
             if width == 2:
@@ -407,7 +419,7 @@ class _EncoderSource(_Source):
             self.add(indent, f"{out} += {'pack_i' if wide else 'pack_h'}({size})")
 
     def value(self, indent: int, field: Field, out: str) -> None:
-        """Write the variable v."""
+        """Add lines that append the variable v to the output `out`."""
         where = f"{self.message_class.__name__}.{field.name}"
         wide = field.is_list or field.element != "Str"
         self.add(indent, "if v is None:")

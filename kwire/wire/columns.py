@@ -1,8 +1,8 @@
 """Columnar decoding: the records of many batches, decoded together with numpy into Arrow arrays.
 
-The start of each record has to be found one after the other, because each length gives the position of the
-next record. All other fields are read for all records together. Arrow takes keys and values from the original
-buffer. numpy and pyarrow come with the extra `spark`; the broker does not need them.
+The starts of records have to be found in order, because each length gives the position of the next record.
+Then each field is read for all records together. Arrow takes keys and values from the original buffer. numpy
+and pyarrow come with the extra `spark`; the broker does not need them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Batches = Sequence[tuple[int, BatchHeader]]
 """Positions of batches in a buffer, and their headers."""
 
 MAX_BYTES: Final = 0x7FFFFFFF
-"""The limit of Arrow's 32-bit offsets: batches that are decoded together have fewer decompressed bytes."""
+"""The maximum of Arrow's 32-bit offsets, which limits the decompressed bytes that are decoded together."""
 KEY_AND_VALUE: Final = frozenset({"key", "value"})
 
 _MIN_RECORD_BYTES: Final = 7
@@ -34,7 +34,10 @@ _MIN_RECORD_BYTES: Final = 7
 _MIN_RUN: Final = 8
 """The minimum number of equally long records for which one comparison is faster than reading each length."""
 _FIRST_WALK: Final = 16
-"""The number of records to read one by one before the next check for records of equal length."""
+"""The number of records to read one by one before the next check for records of equal length.
+
+The number doubles with each check that finds none.
+"""
 _ZIGZAG: Final = np.array([byte >> 1 ^ -(byte & 1) for byte in range(256)], np.int64)
 
 HEADERS_TYPE: Final = pa.list_(
@@ -57,10 +60,11 @@ class Columns(NamedTuple):
 
 
 def decode(data: Buffer, batches: Batches, *, fields: Collection[str] = KEY_AND_VALUE) -> Columns:
-    """Decode the records of batches, each given by its header and its ascending position in `data`.
+    """Decode the records of batches in `data`, whose positions must ascend.
 
-    `fields` selects key, value and headers. CRCs are not checked. CorruptBatch or UnreadableBatch for a batch
-    that does not contain the records that its header declares; the message names its base offset.
+    `fields` selects the columns key, value and headers. CRCs are not checked. The batches must have at most
+    MAX_BYTES decompressed bytes. Raises UnreadableBatch for a batch that does not decompress, or CorruptBatch
+    for a batch without the records that its header declares. The error message has the batch's base offset.
     """
     found = list(decode_parts(data, batches, max_bytes=MAX_BYTES, fields=fields))
     assert len(found) <= 1
@@ -70,13 +74,16 @@ def decode(data: Buffer, batches: Batches, *, fields: Collection[str] = KEY_AND_
 def decode_parts(
     data: Buffer, batches: Batches, *, max_bytes: int, fields: Collection[str] = KEY_AND_VALUE
 ) -> Iterator[tuple[Columns, Batches]]:
-    """Decode as `decode` does, in groups of one batch or of at most `max_bytes` decompressed bytes."""
+    """Yield the columns and the batches of each group of batches. Raises errors as `decode` does.
+
+    A group has one batch, or several batches of at most `max_bytes` decompressed bytes together.
+    """
     for part in _split(data, batches, max_bytes):
         yield _decode_part(part, fields), part.batches
 
 
 class _Part(NamedTuple):
-    """The decompressed records of batches in one buffer, and the span of each batch's records there."""
+    """A buffer with the decompressed records of batches, and the span of each batch's records in it."""
 
     buffer: Buffer
     spans: list[tuple[int, int]]
@@ -137,7 +144,7 @@ def _join(pieces: list[Buffer]) -> Buffer:
 def _boundaries(
     buffer: Buffer, raw: Bytes, spans: Sequence[tuple[int, int]], batches: Batches
 ) -> tuple[Ints, Ints, Ints]:
-    """Return each record's start and end, and the index of its batch."""
+    """Return each record's start and end, and the index of its batch. Raises CorruptBatch."""
     counts = []
     for (begin, end), (_, header) in zip(spans, batches, strict=True):
         if not 0 <= header.records_count <= (end - begin) // _MIN_RECORD_BYTES:
@@ -168,21 +175,27 @@ def _invalid_batch(header: BatchHeader, why: str) -> CorruptBatch:
 
 @cache
 def _strides() -> list[list[int]]:
-    """Return a table from the first two bytes of a record to its size, or to 0 if its length is longer."""
+    """Return a table from a record's first two bytes to the record's size in bytes.
 
-    def of(zigzag: int, prefix_bytes: int) -> int:
+    The size is 0 if the length field is negative or takes more than two bytes.
+    """
+
+    def record_bytes(zigzag: int, prefix_bytes: int) -> int:
         return 0 if zigzag & 1 else prefix_bytes + (zigzag >> 1)
 
     return [
-        [of(first, 1)] * 256
+        [record_bytes(first, 1)] * 256
         if first < 0x80
-        else [of(first & 0x7F | second << 7, 2) if second < 0x80 else 0 for second in range(256)]
+        else [record_bytes(first & 0x7F | second << 7, 2) if second < 0x80 else 0 for second in range(256)]
         for first in range(256)
     ]
 
 
 def _find_starts(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> bool:
-    """Fill in `starts`. Returns False if the records do not end at `end`, or if a length is too long."""
+    """Fill `starts` with the positions of the records from `at` on.
+
+    Returns False if the records do not end at `end`, or if `_strides` does not have a record's size.
+    """
     strides = _strides()
     done, count = 0, len(starts)
     limit = _FIRST_WALK
@@ -204,7 +217,7 @@ def _find_starts(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> b
             starts[done : done + len(walked)] = walked
             done += len(walked)
             limit *= 2
-            if walked[-1] == at:  # a length that is not in the table
+            if walked[-1] == at:  # the size of the record is not in the table
                 return False
     except IndexError:
         return False
@@ -213,7 +226,7 @@ def _find_starts(data: Buffer, raw: Bytes, at: int, end: int, starts: Ints) -> b
 
 
 def _run_length(raw: Bytes, at: int, stride: int, limit: int) -> int:
-    """Count the records from `at` that have the same length. Returns 0 if there are too few."""
+    """Return the number of records of size `stride` from `at` on, up to `limit`; 0 if there are too few."""
     if limit < _MIN_RUN or raw[at] != raw[at + stride] or raw[at] != raw[at + 2 * stride]:
         return 0
     # Each length leads to the next one, so comparing the bytes at multiples of `stride` is enough.
@@ -243,7 +256,7 @@ def _walk_starts(data: Buffer, at: int, end: int, count: int) -> list[int]:
 
 
 def _read_length(data: Buffer, at: int) -> tuple[int, int]:
-    """Return a zigzag-encoded length and the position after it."""
+    """Return a length, still zigzag-encoded, and the position after it. Raises IndexError, CorruptBatch."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -282,7 +295,10 @@ class _Cursor:
         return value
 
     def _longer(self, byte: Bytes, at: Ints, ends: Ints, which: Ints | None) -> Ints:
-        """Read varints of several bytes, given their first bytes, and advance `at`."""
+        """Read varints of several bytes, given their first bytes, and advance `at`.
+
+        `which` has the indexes of the records; None means all records.
+        """
         value = (byte & 0x7F).astype(np.uint64)
         self._check(at, ends, which)
         byte = self._raw.take(at)
@@ -304,7 +320,7 @@ class _Cursor:
         return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64)
 
     def field(self) -> tuple[Ints, Ints, Any]:
-        """Read nullable bytes: their start and end in each record, and a mask of the nulls."""
+        """Read a nullable bytes field. Return its start and end in each record, and a mask of the nulls."""
         size = self.varint()
         self.require(size >= -1, "with a length below -1")
         begin = self.at.copy()
@@ -367,9 +383,10 @@ def _decode_columns(
 
 
 class _Slices:
-    """One Arrow array over the original buffer, whose elements are keys, values and the bytes between them.
+    """An Arrow array over the original buffer. Its elements are keys, values and the bytes between them.
 
-    Arrow can therefore copy all keys, or all values, into a separate array.
+    Arrow can therefore copy all keys, or all values, into a separate array. Each of `marks` has one position
+    per record, where an element begins: key begin, key end, value begin, value end.
     """
 
     def __init__(self, buffer: Buffer, count: int, *marks: Ints) -> None:

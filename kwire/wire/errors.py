@@ -1,7 +1,7 @@
 """The protocol's error codes, and the exceptions of requests that fail.
 
-An `ApiError` becomes the error of the response. A `WireError` closes the connection, because the peer broke
-the protocol.
+An `ApiError` becomes the error of the response. A `WireError` for a request closes the connection, because
+the peer broke the protocol.
 """
 
 from __future__ import annotations
@@ -201,15 +201,15 @@ DEFAULT_MESSAGES = {
         "was sent to an incompatible broker. See the broker logs for more details."
     ),
 }
-"""Apache Kafka's messages for errors that some responses always describe."""
+"""Apache Kafka's messages for errors without a message of their own, for responses that must have one."""
 
 
 class WireError(Exception):
-    """A violation of the protocol by the peer. The rest of the peer's data cannot be interpreted."""
+    """The error for malformed data of a peer or a file. The rest of the data cannot be interpreted."""
 
 
 class ApiError(Exception):
-    """A request failed with an error code. The message is sent if the response has a field for it."""
+    """The error of a request. The message is sent if the response has a field for error messages."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(f"{code.name}: {message}" if message else code.name)
@@ -218,4 +218,4 @@ class ApiError(Exception):
 
 
 class NotInVersion(ValueError):
-    """The error if a field is set that does not exist in the version to encode."""
+    """The error if a field has a value, but does not exist in the version to encode and is not ignorable."""

@@ -1,7 +1,7 @@
 """Java's properties files: `java.util.Properties.load`, values of `store`, and Java's integers.
 
-No library is used: the import of the maintained library takes longer than all other parts of a broker's
-start.
+This module uses no library, because importing a maintained library takes longer than all other parts of a
+broker's start.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _unescaped(text: str) -> str:
 
 
 def escaped(value: str) -> str:
-    """Escape a value as `store` does, for a file in ISO 8859-1."""
+    """Escape a value as `Properties.store` does, for a file in ISO 8859-1."""
 
     def escape(match: re.Match[str]) -> str:
         char = match[0]

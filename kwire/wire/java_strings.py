@@ -14,7 +14,7 @@ _MAX_CACHED_LENGTH = 256
 """The longest text whose hash is cached. Names of up to 32 KiB would make the cache too large."""
 
 _CHUNK_BYTES = 2048
-"""The size of the chunks that are folded one by one. A chunk fits in the processor's first cache."""
+"""The size of the chunks that are folded one by one. A chunk fits in the processor's first-level cache."""
 
 _FOLDED_UNITS = 64
 """The number of UTF-16 units that are folded into one number."""
@@ -35,9 +35,10 @@ def _cached_hash(text: str) -> int:
 
 
 def _folding_steps() -> list[tuple[int, int, int]]:
-    """Return, for each doubling of the width, the shift in bits, the mask and the factor of a folding step.
+    """Return the shift in bits, the mask and the factor of each folding step of `_long_hash`.
 
-    The mask selects every other number. The factor multiplies each left neighbor.
+    Each step doubles the width of the numbers. The mask selects every other number. The factor multiplies the
+    left number of each pair.
     """
     steps = []
     width_bytes, factor = 2, 31
@@ -55,10 +56,11 @@ _FOLDED_FACTOR = pow(31, _FOLDED_UNITS, UINT32 + 1)
 
 
 def _long_hash(text: str) -> int:
-    """Compute the same hash for a long string, for which a loop over its units would take milliseconds.
+    """Compute `String.hashCode()` of a long string. A loop over its UTF-16 units would take milliseconds.
 
-    All units of a chunk form one large number. Each step multiplies the left number of every pair and adds it
-    to the right number, for all pairs at once. A sum is never wider than the two numbers that it replaces.
+    All units of a chunk form one large number. Each step multiplies the left number of every pair and adds
+    the product to the right number, for all pairs at once. A sum is never wider than the two numbers that it
+    replaces.
     """
     units = string_sort_key(text)
     units = bytes(-len(units) % _CHUNK_BYTES) + units  # leading zeros do not change the hash
@@ -74,7 +76,7 @@ def _long_hash(text: str) -> int:
 
 
 def hash_set_order(texts: Iterable[str], capacity: int = 16) -> list[str]:
-    """Return each string once, in the iteration order of a Java `HashSet` of that initial capacity."""
+    """Return each string once, in the iteration order of a Java `HashSet` with that initial capacity."""
     added = list(dict.fromkeys(texts))
     buckets = 1 << (max(capacity, 1) - 1).bit_length()
     while len(added) > buckets * 3 // 4:

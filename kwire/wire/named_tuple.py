@@ -58,7 +58,7 @@ else:
         """The class of `NamedTuple`. The classes that it creates are plain subclasses of tuple."""
 
         def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, object]) -> type:
-            """Create a class with the fields that `body` annotates, and the values there as defaults."""
+            """Create a class with the fields that `body` annotates. Values in `body` become defaults."""
             annotations = body.get("__annotations__", {})
             fields = tuple(annotations)
             defaults = {field: body[field] for field in fields if field in body}

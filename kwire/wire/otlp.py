@@ -109,7 +109,7 @@ class _ProtobufReader:
     def fields(self, span: Span) -> Iterator[tuple[int, Span]]:
         """Yield the tag of each field and the span of its value. Raises WireError.
 
-        For a varint, yield the tag, the value and the end instead.
+        For a varint, the pair has the value and the position after it, instead of a span.
         """
         position, end = span
         while position < end:
@@ -220,9 +220,9 @@ def _metric_points(message: _ProtobufReader, span: Span, labels: Sequence[Label]
 
 
 def _add_attribute(message: _ProtobufReader, span: Span, labels: list[Label]) -> None:
-    """Add the attribute of a KeyValue, unless its value is a list, a map or bytes.
+    """Append the attribute in a KeyValue to `labels`, unless its value is a list, a map or bytes.
 
-    Raises MetricsLimitExceeded.
+    Raises WireError for malformed data, and MetricsLimitExceeded for more than MAX_LABELS labels.
     """
     key, text = "", None
     for tag, value in message.fields(span):

@@ -37,7 +37,7 @@ def uuid_to_text(value: Uuid) -> str:
 
 
 def uuid_from_text(text: str) -> Uuid:
-    """Parse a Uuid. Raises ValueError if the text is not a Uuid."""
+    """Parse a Uuid in URL-safe base64, with or without padding. Raises ValueError for any other text."""
     # The base64 decoder skips characters that are not part of its alphabet.
     if _UUID.fullmatch(text) is None:
         raise ValueError(f"not a Uuid: {text!r}")
@@ -53,12 +53,15 @@ def utf16_length(text: str) -> int:
 
 
 def truncated(what: str, position: int, end: int) -> WireError:
-    """Return the error for a field that exceeds the buffer."""
+    """Return the error for a field that exceeds the buffer. `what` is the field's name in the message."""
     return WireError(f"{what} at byte {position} exceeds the buffer, which ends at byte {end}")
 
 
 def read_unsigned_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Return an unsigned varint of at most 32 bits, and the position after it."""
+    """Return an unsigned varint and the position after it.
+
+    Raises WireError if the varint exceeds 32 bits or the buffer.
+    """
     value = 0
     for shift in (0, 7, 14, 21, 28):
         if position >= end:
@@ -74,7 +77,7 @@ def read_unsigned_varint(buffer: Buffer, position: int, end: int) -> tuple[int, 
 
 
 def append_unsigned_varint(out: bytearray, value: int) -> None:
-    """Append an unsigned varint."""
+    """Append `value`, which must not be negative, as an unsigned varint."""
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7

@@ -1,7 +1,7 @@
-"""The registry of APIs, and the encoding of requests, responses and stored records with their headers.
+"""The registry of APIs, and the codecs of requests, responses and stored records with their headers.
 
 Request headers have version 1, or version 2 in the flexible versions of an API. Response headers have version
-0, or version 1 in the flexible versions. An ApiVersions response always has header version 0, because its
+0, or version 1 in the flexible versions. An ApiVersions response always has header version 0, because the
 client does not know the broker's versions yet (KIP-511).
 """
 
@@ -31,7 +31,7 @@ _HEADER_FIXED = Struct(">hhi")
 _HEADER_START = Struct(">hhih")
 _INT16 = Struct(">h")
 _API_VERSIONS = ApiKey.API_VERSIONS
-"""Compared with the key of each response. A lookup of the enumeration member takes six times as long."""
+"""The member to compare with each response's API key. A lookup in the enumeration takes six times as long."""
 _UNSUPPORTED_VERSION = _INT16.pack(ErrorCode.UNSUPPORTED_VERSION)
 
 ResponseT = TypeVar("ResponseT", bound=Message)
@@ -61,7 +61,7 @@ class ApiInfo:
 
     @property
     def min_version(self) -> int:
-        """The lowest declared version. `broker.api.request.table` has the versions that a node advertises."""
+        """The lowest declared version. `SUPPORTED_APIS` has the versions that a node advertises."""
         return self.request_class.VERSIONS[0]
 
     @property
@@ -150,11 +150,11 @@ API_VERSIONS: dict[int, ApiInfo] = {
         (ApiKey.UPDATE_RAFT_VOTER, "UpdateRaftVoter"),
     )
 }
-"""The APIs whose messages are declared, by their keys."""
+"""The APIs whose messages are declared, by API key."""
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request."""
+    """The header of a request, without the tagged fields of header version 2."""
 
     api_key: int
     api_version: int
@@ -164,10 +164,10 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
-    """Decode the header of a request frame without its size. Return the header and the body's position.
+    """Decode the header of a request. Return the header and the position of the request's body.
 
-    The header of an undeclared API or version is read as version 1, which suffices to return an error. Raises
-    WireError for an invalid header.
+    `frame` does not include the size prefix. The header of an undeclared API is decoded as header version 1,
+    which suffices to return an error. Raises WireError for an invalid header.
     """
     try:
         api_key, api_version, correlation_id, length = _HEADER_START.unpack_from(frame, 0)
@@ -192,7 +192,7 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
 @lru_cache(1024)
 def _is_flexible(api_key: int, api_version: int) -> bool:
-    """Return whether a version is flexible; False for an undeclared API. Each request needs this twice."""
+    """Return whether a version is flexible; False for an undeclared API. Each request calls this twice."""
     api = API_VERSIONS.get(api_key)
     return api is not None and api.is_flexible(api_version)
 
@@ -209,10 +209,10 @@ def _skip_tags(buffer: Buffer, position: int, end: int) -> int:
 
 
 def decode_request(header: RequestHeader, frame: memoryview, position: int) -> Any:
-    """Decode the request in a frame. Raises WireError if the request is malformed.
+    """Decode the request at `position` in a frame. Raises WireError if the request is malformed.
 
-    The API and version of the request must be declared. Bytes after the request are ignored, as Apache Kafka
-    does.
+    The API and version of the request must be declared. Bytes after the request are ignored, as in Apache
+    Kafka.
     """
     request_class = API_VERSIONS[header.api_key].request_class
     request, _ = decoder(request_class, header.api_version)(frame, position, len(frame))
@@ -222,7 +222,10 @@ def decode_request(header: RequestHeader, frame: memoryview, position: int) -> A
 def encode_response(
     api_key: int, api_version: int, correlation_id: int, response: Message
 ) -> list[Buffer | Region]:
-    """Encode a response as a complete frame with its size: pieces that are sent in order."""
+    """Encode a response as a frame with the size prefix. Return the pieces of the frame in order.
+
+    Raises ValueError for a value that the version cannot carry.
+    """
     out = bytearray(8)
     regions: list[tuple[int, Region]] = []
     if api_key != _API_VERSIONS and _is_flexible(api_key, api_version):
@@ -247,7 +250,7 @@ def encode_response(
 
 
 def encode_request(request: Message, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """Encode a request on the client's side, as a complete frame with its size.
+    """Encode a client's request as a frame with the size prefix.
 
     Raises ValueError for a value that the version cannot carry, or a region of a file.
     """
@@ -268,10 +271,10 @@ def encode_request(request: Message, api_version: int, correlation_id: int, clie
 def decode_response(
     response_class: type[ResponseT], api_version: int, frame: Buffer
 ) -> tuple[int, ResponseT]:
-    """Decode a response on the client's side. Return its correlation id and the response.
+    """Decode a response for a client. Return the correlation id and the response.
 
-    `frame` does not include the size. Records in the response are views of `frame`. Raises WireError for a
-    malformed frame.
+    `frame` does not include the size prefix. Records in the response are views of `frame`. Raises WireError
+    for a malformed frame.
     """
     end = len(frame)
     if end < 4:
@@ -306,7 +309,7 @@ class UnknownRecord(Message):
 
 
 def encode_record(record: Message, version: int) -> bytes:
-    """Encode a record as it is written to its log.
+    """Encode a record as it is written to its log. Raises ValueError if the version cannot carry a value.
 
     A metadata record has a frame with its type and version. All other records have a prefix of two bytes: for
     a coordinator's key the record type, regardless of `version`; for all others the version.
@@ -336,7 +339,7 @@ def _record_encoder(record_class: type[Message], version: int) -> tuple[bytes, E
 
 @lru_cache(1024)
 def _metadata_decoder(record_type: int, version: int) -> Decoder | None:
-    """Return the decoder of metadata records of this type and version, or None if it is not declared."""
+    """Return the decoder of metadata records of this type and version, or None if they are not declared."""
     from kwire.wire.records.metadata import RECORDS
 
     record_class = RECORDS.get(record_type)
@@ -346,7 +349,10 @@ def _metadata_decoder(record_type: int, version: int) -> Decoder | None:
 
 
 def decode_metadata_record(value: Buffer) -> Any:
-    """Decode a metadata record: an UnknownRecord if its type or version is not declared. Raises WireError."""
+    """Decode a metadata record. Raises WireError for a malformed record.
+
+    Returns an UnknownRecord if the type or version is not declared.
+    """
     end = len(value)
     if (
         end > 2 and (value[0] | value[1] | value[2]) < 0x80
@@ -369,14 +375,20 @@ def decode_metadata_record(value: Buffer) -> Any:
 
 
 def version_prefix(data: Buffer) -> int:
-    """Return the two-byte prefix: a coordinator key's record type, or a value's version. Raises WireError."""
+    """Return the two-byte prefix: a coordinator key's record type, or a value's version.
+
+    Raises WireError if the data has fewer than two bytes.
+    """
     if len(data) < 2:
         raise WireError("a record is shorter than its version")
     return int(_INT16.unpack_from(data, 0)[0])
 
 
 def decode_version_prefixed(record_class: type[Message], data: Buffer) -> Any:
-    """Decode a record with a prefix: its version, or a coordinator key's record type. Raises WireError."""
+    """Decode a record that starts with its version, or with the record type if it is a coordinator's key.
+
+    Raises WireError for malformed data, another record type or an undeclared version.
+    """
     version = version_prefix(data)
     if record_class.__name__.endswith("Key"):
         if version != record_class.API_KEY:

@@ -9,8 +9,8 @@
 A field's type is one of the names below, `list[...]` of such a name, or another message class. `| None` marks
 a field that the protocol allows to be null. The field's options give the versions that have the field, the
 versions in which it may be null, and its tag. A declaration that contradicts itself raises SchemaError when
-its class is created or first used: a tag without tagged versions, a gap between tags, a null in a field that
-is never null.
+its class is created or first used: tagged versions without a tag, a gap between tags, a null default in a
+field that is never null.
 
 Creating a class is cheap, because its constructor and codecs are compiled when they are first used.
 """
@@ -338,7 +338,10 @@ _absent = _Absent()
 
 
 def compile_function(source: str, title: str, name: str, names: dict[str, Any]) -> Any:
-    """Compile a function and register its source with linecache, so that tracebacks show its lines."""
+    """Compile a function and register its source with linecache, so that tracebacks show its lines.
+
+    `title` identifies the source in tracebacks. `names` are the function's global variables.
+    """
     filename = f"<kwire {title}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     exec(compile(source, filename, "exec"), names)

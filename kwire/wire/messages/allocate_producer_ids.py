@@ -15,7 +15,7 @@ class AllocateProducerIdsRequest(Message):
 
 @message(key=67, versions="0", flexible="0+")
 class AllocateProducerIdsResponse(Message):
-    """The first id of the block and its size."""
+    """The first producer id of the block, and the number of ids."""
 
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()

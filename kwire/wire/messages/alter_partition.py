@@ -1,7 +1,7 @@
 """AlterPartition v2–3.
 
-KIP-497, KIP-704 (recovery), KIP-841 (topic ids, v2), KIP-903 (broker epochs, v3); from the leader of
-partitions to the controller.
+KIP-497, KIP-704 (recovery), KIP-841 (topic ids, v2), KIP-903 (broker epochs, v3); from the partitions' leader
+to the controller.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RequestTopicData(Message):
 
 
 class RequestPartitionData(Message):
-    """The new ISR of a partition, with the leader's view of its epochs."""
+    """The new ISR of a partition, and the partition's epochs as the leader knows them."""
 
     partition_index: Int32 = field()
     leader_epoch: Int32 = field()

@@ -13,7 +13,7 @@ class ApiVersionsRequest(Message):
 
 @message(key=18, versions="0-4", flexible="3+")
 class ApiVersionsResponse(Message):
-    """The supported APIs, and the features of the cluster."""
+    """The APIs and features that the broker supports, and the finalized features of the cluster."""
 
     error_code: Int16 = field()
     api_keys: list[ApiVersion] = field()

@@ -11,7 +11,7 @@ from kwire.wire.schema import Int16, Int32, Message, Str, UInt16, field, message
 
 @message(key=53, versions="0-1", flexible="1+")
 class BeginQuorumEpochRequest(Message):
-    """A new leader's announcement to each voter."""
+    """A new leader's announcement of its leader epoch."""
 
     cluster_id: Str | None = field(nullable="0+", default=None)
     voter_id: Int32 = field("1+", ignorable=True, default=-1)
@@ -56,7 +56,7 @@ class ResponseTopicData(Message):
 
 
 class NodeEndpoint(Message):
-    """The address of a broker that this response names as a leader."""
+    """The address of a controller that this response names as the leader."""
 
     node_id: Int32 = field("1+")
     host: Str = field("1+")

@@ -1,7 +1,7 @@
 """BrokerRegistration v0–4.
 
 KIP-631, KIP-858 (log directories, v2), KIP-966 (previous epoch, v3). Features whose minimum level is 0 are
-sent from version 4 on only.
+sent only from version 4 on.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Feature(Message):
 
 @message(key=62, versions="0-4", flexible="0+")
 class BrokerRegistrationResponse(Message):
-    """The broker epoch."""
+    """The broker's new epoch, or an error."""
 
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()

@@ -8,7 +8,7 @@ from kwire.wire.schema import Int16, Int32, Message, Str, field, message
 
 @message(key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest(Message):
-    """A heartbeat that joins, keeps or leaves a group. A field is null if its value has not changed."""
+    """A member's heartbeat, also to join or leave a group. A field is null if its value has not changed."""
 
     group_id: Str = field()
     member_id: Str = field()
@@ -31,7 +31,7 @@ class RequestTopicPartitions(Message):
 
 @message(key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatResponse(Message):
-    """The member's epoch, and its assignment if it changed."""
+    """The member's epoch, and the member's assignment if the assignment changed."""
 
     throttle_time_ms: Int32 = field()
     error_code: Int16 = field()

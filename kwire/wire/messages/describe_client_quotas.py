@@ -12,7 +12,7 @@ class DescribeClientQuotasRequest(Message):
 
 
 class ComponentData(Message):
-    """A filter: an entity type and how to match it."""
+    """A filter: an entity type, and how to match the entity's name."""
 
     entity_type: Str = field()
     match_type: Int8 = field()

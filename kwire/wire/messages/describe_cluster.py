@@ -25,7 +25,7 @@ class DescribeClusterResponse(Message):
 
 
 class DescribeClusterBroker(Message):
-    """A broker's address on the listener that received the request."""
+    """The address of a broker (endpoint type 2: a controller) on the listener that received the request."""
 
     broker_id: Int32 = field()
     host: Str = field()

@@ -25,7 +25,7 @@ class DescribeLogDirsResponse(Message):
 
 
 class DescribeLogDirsResult(Message):
-    """A log directory, its partitions, and the free space of its volume."""
+    """A log directory and its partitions, and the total and free space of its volume."""
 
     error_code: Int16 = field()
     log_dir: Str = field()
@@ -41,7 +41,10 @@ class DescribeLogDirsTopic(Message):
 
 
 class DescribeLogDirsPartition(Message):
-    """The size of a partition's log, and its lag behind the current replica."""
+    """The size of a log in bytes, and its lag in offsets.
+
+    The lag is behind the high watermark, or behind the current replica for a future replica.
+    """
 
     partition_index: Int32 = field()
     partition_size: Int64 = field()

@@ -1,6 +1,6 @@
 """EndQuorumEpoch v0–1.
 
-KIP-595, KIP-853 (directories and endpoints, v1); from a leader that resigns to each voter.
+KIP-595, KIP-853 (directories and endpoints, v1); from a resigning leader to each voter.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ResponseTopicData(Message):
 
 
 class NodeEndpoint(Message):
-    """The address of a broker that this response names as a leader."""
+    """The address of a controller that this response names as the leader."""
 
     node_id: Int32 = field("1+")
     host: Str = field("1+")

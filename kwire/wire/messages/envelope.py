@@ -7,7 +7,7 @@ from kwire.wire.schema import Bytes, Int16, Message, field, message
 
 @message(key=58, versions="0", flexible="0+")
 class EnvelopeRequest(Message):
-    """A client's request with its header, its principal and its address."""
+    """A client's request with its header, and the principal and address of the client."""
 
     request_data: Bytes = field()
     request_principal: Bytes | None = field(nullable="0+")

@@ -16,7 +16,7 @@ FIRST_VERSION_WITH_REPLICA_STATE: Final = 15  # KIP-903
 
 @message(key=1, versions="4-18", flexible="12+")
 class FetchRequest(Message):
-    """A request for record batches, which may wait until enough bytes are available."""
+    """A request for record batches. The broker may wait until `min_bytes` are available."""
 
     cluster_id: Str | None = field("12+", nullable="12+", tag=0, ignorable=True, default=None)
     replica_id: Int32 = field("0-14", default=-1)
@@ -125,7 +125,7 @@ class LeaderIdAndEpoch(Message):
 
 
 class SnapshotId(Message):
-    """The snapshot that a follower of the metadata log has to load first."""
+    """The snapshot that a replica of the metadata log has to fetch first."""
 
     end_offset: Int64 = field(default=-1)
     epoch: Int32 = field(default=-1)

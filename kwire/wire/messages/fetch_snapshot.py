@@ -22,7 +22,7 @@ class RequestTopicSnapshot(Message):
 
 
 class RequestPartitionSnapshot(Message):
-    """A snapshot, and the position to start at."""
+    """A snapshot, and the byte position to start at."""
 
     partition: Int32 = field()
     current_leader_epoch: Int32 = field()
@@ -54,7 +54,7 @@ class ResponseTopicSnapshot(Message):
 
 
 class NodeEndpoint(Message):
-    """The address of a broker that this response names as a leader."""
+    """The address of a controller that this response names as the leader."""
 
     node_id: Int32 = field("1+")
     host: Str = field("1+")
@@ -74,7 +74,7 @@ class ResponsePartitionSnapshot(Message):
 
 
 class LeaderIdAndEpoch(Message):
-    """The current leader, for a client that sent its request to another broker."""
+    """The current leader, for a replica that sent its request to another controller."""
 
     leader_id: Int32 = field()
     leader_epoch: Int32 = field()

@@ -13,7 +13,7 @@ GROUP, TRANSACTION, SHARE = range(3)
 
 @message(key=10, versions="0-6", flexible="3+")
 class FindCoordinatorRequest(Message):
-    """A request for the coordinators of groups or transactional ids."""
+    """A request for the coordinators of groups, transactional ids or share group partitions."""
 
     key: Str = field("0-3")
     key_type: Int8 = field("1+")

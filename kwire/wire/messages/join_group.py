@@ -1,6 +1,6 @@
 """JoinGroup v0–9.
 
-KIP-394 (member ids first, v4), KIP-345 (instance id, v5), KIP-559 (protocol type, v7), KIP-800 (reason, v8).
+KIP-394 (required member id, v4), KIP-345 (instance id, v5), KIP-559 (protocol type, v7), KIP-800 (v8).
 """
 
 from __future__ import annotations

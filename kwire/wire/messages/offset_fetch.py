@@ -25,7 +25,7 @@ class OffsetFetchRequestTopic(Message):
 
 
 class OffsetFetchRequestGroup(Message):
-    """A group and the requested topics; null means all (version 8, KIP-709)."""
+    """A group and the requested topics, from version 8 on (KIP-709). Null means all topics."""
 
     group_id: Str = field("8+")
     member_id: Str | None = field("9+", nullable="9+", ignorable=True, default=None)
@@ -55,7 +55,7 @@ class OffsetFetchResponseTopic(Message):
 
 
 class OffsetFetchResponseGroup(Message):
-    """Committed offsets of one group (version 8, KIP-709)."""
+    """Committed offsets of one group, from version 8 on (KIP-709)."""
 
     group_id: Str = field("8+")
     topics: list[OffsetFetchResponseTopics] = field("8+")

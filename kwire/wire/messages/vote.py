@@ -48,7 +48,7 @@ class ResponseTopicData(Message):
 
 
 class NodeEndpoint(Message):
-    """The address of a broker that this response names as a leader."""
+    """The address of a controller that this response names as the leader."""
 
     node_id: Int32 = field("1+")
     host: Str = field("1+")

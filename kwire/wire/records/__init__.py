@@ -1,1 +1,1 @@
-"""Schemas of the records in Kafka's internal logs: metadata, quorum, groups and offsets, transactions."""
+"""Schemas of the records in Kafka's internal logs and topics, and of the quorum-state file."""

@@ -148,7 +148,7 @@ class ConsumerGroupRegularExpressionKey(Message):
 
 @message(key=16, versions="0", flexible="0+")
 class ConsumerGroupRegularExpressionValue(Message):
-    """The topics that match an expression, and the version of the metadata that was used."""
+    """The topics that match a regular expression, and the version of the metadata image that has them."""
 
     topics: list[Str] = field()
     version: Int64 = field()

@@ -237,7 +237,7 @@ class NoOpRecord(Message):
 
 @message(key=21, versions="0", flexible="0+")
 class ZkMigrationStateRecord(Message):
-    """The state of a migration from ZooKeeper. Kafka 4 does not write it."""
+    """The state of a migration from ZooKeeper. Kafka 4 does not write this record."""
 
     zk_migration_state: Int8 = field()
 
@@ -252,19 +252,19 @@ class RemoveUserScramCredentialRecord(Message):
 
 @message(key=23, versions="0", flexible="0+")
 class BeginTransactionRecord(Message):
-    """The start of a metadata transaction. Its records take effect when the transaction ends (KIP-868)."""
+    """The start of a metadata transaction (KIP-868). Its records take effect when the transaction ends."""
 
     name: Str | None = field(nullable="0+", tag=0, default=None)
 
 
 @message(key=24, versions="0", flexible="0+")
 class EndTransactionRecord(Message):
-    """The end of a metadata transaction. Its records take effect now."""
+    """The end of a metadata transaction. The records of the transaction take effect."""
 
 
 @message(key=25, versions="0", flexible="0+")
 class AbortTransactionRecord(Message):
-    """The abort of a metadata transaction. Its records are discarded."""
+    """The abort of a metadata transaction. The records of the transaction are discarded."""
 
     reason: Str | None = field(nullable="0+", tag=0, default=None)
 
@@ -340,4 +340,4 @@ RECORDS: dict[int, type[Message]] = {
         ClearElrRecord,
     )
 }
-"""The record classes by their type."""
+"""The record classes by record type."""

@@ -8,7 +8,7 @@ from kwire.wire.schema import Int16, Int32, Int64, Message, Str, UInt16, field, 
 
 @message(versions="0-1", flexible="0+")
 class LeaderChangeMessage(Message):
-    """The elected leader and its voters: the first record of each epoch."""
+    """The first record of each epoch: the leader, all voters, and the voters that elected the leader."""
 
     version: Int16 = field()
     leader_id: Int32 = field()

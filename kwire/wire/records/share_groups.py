@@ -96,7 +96,7 @@ class ShareGroupStatePartitionMetadataKey(Message):
 
 @message(key=15, versions="0", flexible="0+")
 class ShareGroupStatePartitionMetadataValue(Message):
-    """The partitions whose share state is being initialized, is initialized, or is being deleted."""
+    """The partitions whose share state is initialized or being initialized, and topics being deleted."""
 
     initializing_topics: list[TopicPartitionsInfo] = field()
     initialized_topics: list[TopicPartitionsInfo] = field()

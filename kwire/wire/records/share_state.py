@@ -28,7 +28,7 @@ class ShareSnapshotValue(Message):
 
 
 class StateBatch(Message):
-    """The delivery state of a range of offsets."""
+    """The delivery state and delivery count of the records in a range of offsets."""
 
     first_offset: Int64 = field()
     last_offset: Int64 = field()
@@ -45,7 +45,7 @@ class ShareUpdateKey(Message):
 
 @message(key=1, versions="0", flexible="0+")
 class ShareUpdateValue(Message):
-    """Changes since the snapshot with the same epoch."""
+    """Changes of a partition's share state since the snapshot with the same `snapshot_epoch`."""
 
     snapshot_epoch: Int32 = field()
     leader_epoch: Int32 = field()

@@ -160,7 +160,7 @@ class CopartitionGroup(Message):
 
 
 class TopicInfo(Message):
-    """An internal topic to create. The broker chooses a count that is 0."""
+    """An internal topic to create. The broker chooses partitions and replication factor if they are 0."""
 
     name: Str = field()
     partitions: Int32 = field()
