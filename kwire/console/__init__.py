@@ -1,1 +1,1 @@
-"""The web console of a cluster, a process beside its broker (docs/decisions/0022)."""
+"""The web console of a cluster. It runs in its own process beside a broker (docs/decisions/0022)."""

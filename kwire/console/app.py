@@ -55,12 +55,12 @@ from kwire.console.transactions import transaction_page, transactions_page
 PREFIX: Final = "/console"
 HERE: Final = Path(__file__).parent
 TIMEOUT_SECONDS: Final = 10.0
-"""Timeout of a page's requests to brokers."""
+"""Timeout of each request to a broker."""
 MAX_PAGES_AT_ONCE: Final = 8
 MAX_FORM_BYTES: Final = 1024 * 1024
 MAX_FIELDS: Final = 50
 FORM_SECONDS: Final = 30.0
-"""Timeout of an uploaded form."""
+"""Time within which a form must arrive."""
 
 GET: Final[Mapping[str, PageFunction]] = {
     "/": topics_page,
@@ -113,7 +113,7 @@ class Console:
         self._clients.close()
 
     def app(self) -> ASGIApp:
-        """Return the ASGI application."""
+        """Return the ASGI application, with security headers in each response."""
         routes: list[Route | Mount] = [
             _Route(path, self._endpoint(page), methods=["GET"]) for path, page in GET.items()
         ]
@@ -157,7 +157,7 @@ class Console:
         form: Mapping[str, str],
         method: str,
     ) -> Response:
-        """Render the page, or an error page. Runs in a thread."""
+        """Call the page's function and return the page, a redirect or an error page. Runs in a thread."""
 
         def render(cluster: CommandClient) -> PageResult:
             now_ms = time.time_ns() // 1_000_000
@@ -176,7 +176,7 @@ class Console:
         return self._page(result)
 
     async def _events(self, request: Request) -> Response | Events:
-        """Serve the events of a live tail."""
+        """Return the event stream of a live tail, or an error page."""
         if reason := read_refusal(request.headers):
             return self._error_page(403, reason)
         if self._tails == MAX_TAILS:
@@ -222,12 +222,12 @@ class Console:
 
 
 class _Route(Route):
-    """A route with numbers in its path."""
+    """A route that does not match if a number in the path is too long for Python to parse."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         try:
             return super().matches(scope)
-        except ValueError:  # more digits than Python parses
+        except ValueError:
             return Match.NONE, {}
 
 
@@ -252,7 +252,10 @@ def _templates() -> Environment:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form; if a name occurs twice, the last field counts. Raises HTTPException."""
+    """Return the fields of a form; if a name occurs twice, the last field counts.
+
+    Raises HTTPException if the form is too large, too slow or malformed.
+    """
     body = b""
     try:
         async with aclosing(request.stream()) as stream:

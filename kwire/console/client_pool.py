@@ -41,7 +41,7 @@ class ClientPool:
     def run(self, query: Callable[[CommandClient], T]) -> T:
         """Call a read-only query with a client and return its result.
 
-        The query is repeated if a reused connection failed, for example because the broker closed it or
+        The query is repeated with a new client if a reused connection failed, for example because the broker
         restarted. Other errors of the query are raised.
         """
         if (pooled := self._take()) is not None:

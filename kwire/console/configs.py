@@ -16,7 +16,10 @@ SECRET: Final = "(secret)"
 
 
 def configs_page(request: PageRequest) -> PageResult:
-    """Return the configuration of one resource, or the list of resources."""
+    """Return the page of one resource's configuration, or the list of resources if `kind` is empty.
+
+    Raises UsageError, CommandError, ApiError or Disconnected.
+    """
     kind, name = request.text("kind"), request.text("name")
     if not kind:
         topics = sorted(
@@ -43,7 +46,10 @@ def configs_page(request: PageRequest) -> PageResult:
 
 
 def _check(request: PageRequest, kind: str, name: str) -> None:
-    """Raise CommandError for an unknown topic or broker, with a clearer message than the broker's."""
+    """Raise CommandError for an unknown topic or broker, or a missing group name.
+
+    The message is clearer than the broker's.
+    """
     if kind == "topic":
         request.cluster.topics([name])
     elif kind == "broker":

@@ -6,11 +6,11 @@ import re
 from typing import Final, NamedTuple
 
 LIST_BYTES: Final = 300
-"""Displayed bytes of a key or value in a list."""
+"""Maximum displayed bytes of a key or value in a list."""
 PAGE_BYTES: Final = 64 * 1024
-"""Displayed bytes of a key or value on a message's page."""
+"""Maximum displayed bytes of a key or value on a message's page."""
 HEX_BYTES, DUMP_BYTES = 32, 4 * 1024
-"""Displayed bytes of binary data, in a list and on a message's page."""
+"""Maximum displayed bytes of binary data, in a list and in a hex dump on a message's page."""
 ROW_BYTES: Final = 16
 
 INVISIBLE: Final = re.compile(
@@ -35,13 +35,16 @@ class DisplayedBytes(NamedTuple):
         return self.shown_bytes < self.size_bytes
 
 
-def display_bytes(data: bytes | None, most_bytes: int = LIST_BYTES, *, dump: bool = False) -> DisplayedBytes:
-    """Return how a page displays bytes; `dump` formats binary data as a hex dump."""
+def display_bytes(data: bytes | None, max_bytes: int = LIST_BYTES, *, dump: bool = False) -> DisplayedBytes:
+    """Return how a page displays bytes; `dump` formats binary data as a hex dump.
+
+    `max_bytes` limits the displayed bytes. Binary data also has the limit HEX_BYTES, or DUMP_BYTES in a dump.
+    """
     if data is None:
         return DisplayedBytes("", "null", 0, 0)
     if not data:
         return DisplayedBytes("", "empty", 0, 0)
-    part = data[:most_bytes]
+    part = data[:max_bytes]
     try:
         # A character that is cut off at the end is dropped; any other invalid byte means binary data.
         text = part.decode()
@@ -58,7 +61,7 @@ def display_bytes(data: bytes | None, most_bytes: int = LIST_BYTES, *, dump: boo
 
 
 def visible(text: str) -> str:
-    """Escape the invisible characters of a text."""
+    r"""Escape the invisible characters of a text, like \u{200b}."""
     return INVISIBLE.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text)
 
 

@@ -22,7 +22,7 @@ ROW_HEIGHT, ROW_GAP = 46, 26
 
 
 class Segment(NamedTuple):
-    """A segment file, from its base offset to the next segment's."""
+    """A segment file, from its base offset to the base offset of the next segment."""
 
     base_offset: int
     end_offset: int
@@ -40,7 +40,7 @@ class Bar(NamedTuple):
 
 
 class NamedOffset(NamedTuple):
-    """A vertical line at an offset with a name, such as the high watermark."""
+    """A vertical line at a named offset, such as the high watermark."""
 
     x: float
     lane: int
@@ -94,7 +94,10 @@ def overview(
     epochs: Sequence[tuple[int, int]],
     batches: Sequence[Batch],
 ) -> Overview:
-    """Lay out the log from its first segment to the high watermark."""
+    """Lay out the complete log.
+
+    `epochs` are the leader epochs with their start offsets. `batches` are the batches that the detail shows.
+    """
     first = min([bounds.log_start, *(segment.base_offset for segment in segments)])
     last = max([bounds.high_watermark, *(segment.end_offset for segment in segments)])
     scale = WIDTH / max(1, last - first)
@@ -146,7 +149,7 @@ def overview(
 def detail(
     bounds: LogOffsets, segments: Sequence[Segment], batches: Sequence[Batch], colors: Mapping[int, int]
 ) -> Detail:
-    """Lay out batches in rows, with marks between them."""
+    """Lay out batches in rows, with marks between them. `colors` has color numbers by producer id."""
     boxes: list[Box] = []
     marks: list[Mark] = []
     bases = {segment.base_offset for segment in segments}

@@ -1,8 +1,8 @@
 """Fetches of batches with their transaction status: committed, aborted, undecided or control.
 
 Only read_committed fetches return the aborted transactions (KIP-98). Therefore a fetch first reads with
-read_committed, and then with read_uncommitted above the last stable offset. Bytes, messages, batches and
-decompressed data are all limited.
+read_committed, and then with read_uncommitted above the last stable offset. The number of messages and the
+sizes of fetches, messages and decompressed batches are limited.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 MAX_HEADERS: Final = 10_000
 """Maximum number of headers of a record; Kafka has no limit."""
 MAX_HELD_BYTES: Final = 16 * 1024 * 1024
-"""Maximum size of a page's messages, except for the last message."""
+"""Size of a page's messages at which the page is full. The last message may exceed this size."""
 HEADER_BYTES: Final = 150
 """Memory that a header takes besides its contents."""
 RECORDS_AT_ONCE: Final = 1_000
@@ -60,7 +60,7 @@ class Batch(NamedTuple):
     position: int
 
     def records(self, from_offset: int = 0) -> Iterator[Record]:
-        """Yield the records from an offset on. Raises CommandError."""
+        """Yield the records from an offset on. Raises CommandError if the batch cannot be read."""
         try:
             yield from records(
                 self.data,
@@ -114,7 +114,7 @@ def _skip_nothing(fetched: FetchResult, offset: int, max_bytes: int) -> tuple[in
 
 
 def find_bounds(cluster: CommandClient, topic: str, partition: int) -> LogOffsets:
-    """Return the offsets of a partition. Raises CommandError, ApiError."""
+    """Return log start offset, last stable offset and high watermark. Raises CommandError, ApiError."""
     one = topic, partition
     return LogOffsets(
         find_offsets(cluster, {one: EARLIEST})[one],
@@ -126,9 +126,10 @@ def find_bounds(cluster: CommandClient, topic: str, partition: int) -> LogOffset
 def fetch(
     cluster: CommandClient, topic: str, partition: int, offset: int, *, size_bytes: int = FETCH_BYTES
 ) -> FetchResult:
-    """Fetch batches from the batch that contains the offset on. Returns at least one batch, if one exists.
+    """Fetch batches, starting with the batch that contains the offset.
 
-    Raises CommandError, ApiError (also OFFSET_OUT_OF_RANGE).
+    Returns at least one batch, if one exists. Raises CommandError for corrupt data, or ApiError, for example
+    OFFSET_OUT_OF_RANGE.
     """
 
     def attempt() -> FetchResult:
@@ -161,8 +162,8 @@ def fetch_messages(
 ) -> tuple[list[Message], int, LogOffsets]:
     """Return up to `max_messages` from an offset on, the offset to continue at, and the partition's offsets.
 
-    `wanted` selects messages. The search also ends after `max_bytes`, when the time is up, or when the found
-    messages are large. Raises CommandError, ApiError.
+    `wanted` selects messages. The search also ends after reading `max_bytes`, when the time is up, or when
+    the found messages have MAX_HELD_BYTES. Raises CommandError, ApiError.
     """
     found: list[Message] = []
     left_bytes = max_bytes
@@ -237,7 +238,7 @@ def _fetch_partition(
 
 
 def _batches(found: PartitionData, offset: int) -> Iterator[Batch]:
-    """Yield the batches of a response to a fetch from `offset`. Raises CommandError."""
+    """Yield the batches of a response to a fetch from `offset`. Raises CommandError for corrupt data."""
     data = cast("Buffer", found.records or b"")  # a received response has no file regions
     aborted = AbortedTransactions(found.aborted_transactions or ())
     try:

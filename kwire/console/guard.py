@@ -1,8 +1,8 @@
 """Protection against cross-site requests.
 
 The console has no authentication, so another site must not be able to use a visitor's browser to read or
-change anything. `kwire.http.hosts` rejects other host names. A change also needs same-origin headers from the
-browser (Fetch Metadata, Origin), and a token that no other site can read.
+change anything. `kwire.http.hosts` rejects unknown host names in URLs. A change also needs same-origin
+headers from the browser (Fetch Metadata, Origin), and a token that no other site can read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ class Guarded:
 
 
 def read_refusal(headers: Mapping[str, str]) -> str:
-    """Return why a request is rejected: another site embeds the page. Empty if the request is allowed."""
+    """Return why a request from another site is rejected; empty if the request is allowed.
+
+    Other sites may link to pages, but must not embed or fetch them.
+    """
     site = headers.get("sec-fetch-site", "none")
     if site not in ("same-origin", "none") and headers.get("sec-fetch-mode") != "navigate":
         return "this request came from another site, not from the console"
@@ -54,7 +57,10 @@ def read_refusal(headers: Mapping[str, str]) -> str:
 
 
 def write_refusal(headers: Mapping[str, str], token_given: str, token: str) -> str:
-    """Return why a change is rejected. Empty if the request is allowed."""
+    """Return why a change is rejected; empty if the change is allowed.
+
+    `token_given` is the token in the form, which must equal `token`.
+    """
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return "this form was sent by another site: nothing was changed"
     origin = headers.get("origin")

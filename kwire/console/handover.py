@@ -1,4 +1,4 @@
-"""Connections that the broker's HTTP port passes to the console before it reads any byte."""
+"""Connections that the broker's HTTP port passes to the console before the broker reads any byte."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ async def serve_connections(
     on_disconnect: Callable[[], None],
     logger: Logger,
 ) -> None:
-    """Serve connections with `app`; call `on_disconnect` when the broker's process has ended."""
+    """Serve the connections whose file descriptors arrive on `channel`.
+
+    Calls `on_disconnect` when the broker's process has ended.
+    """
     connections = ConnectionServer(logger)
     under_way = 0
     open_connections = 0

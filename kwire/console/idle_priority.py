@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 def run_at_idle_priority(work: Callable[[], T]) -> T:
-    """Run `work` in a thread with SCHED_IDLE, and return or raise its result.
+    """Run `work` in a thread with SCHED_IDLE. Return the result of `work`, or raise its exception.
 
-    A nice process keeps a processor until the end of its time slice, some milliseconds, even if a broker
-    there has a request to serve. A SCHED_IDLE thread yields at once. It cannot return to normal priority, so
-    each call starts its own thread.
+    A process with high niceness keeps a processor until the end of its time slice, some milliseconds, even if
+    a broker waits for the processor. A SCHED_IDLE thread yields at once. The thread cannot return to normal
+    priority, so each call starts its own thread.
     """
     results: list[T] = []
     failures: list[BaseException] = []

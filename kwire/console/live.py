@@ -1,6 +1,6 @@
 """Live tails: new messages of a topic as server-sent events.
 
-A tail is for people. If more messages arrive than a person can read, it skips some and counts them.
+A tail is for people. If more messages arrive than a person can read, the tail skips and counts some of them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,20 @@ RETRY_MS: Final = 3000
 
 
 def live_page(request: PageRequest) -> PageResult:
-    """Return the page, whose script requests the events."""
+    """Return the page of a live tail. A script in the page requests the events.
+
+    Raises UsageError, CommandError, UnknownPartition or ApiError.
+    """
     partition = request.number("partition")
     partitions = partitions_of(request.cluster, request.topic, partition)
     return Page("live.html", {"topic": request.topic, "partition": partition, "partitions": len(partitions)})
 
 
 def partitions_of(cluster: CommandClient, topic: str, partition: int | None) -> list[TopicPartition]:
-    """Return one partition, or the first partitions of a topic. Raises CommandError, UnknownPartition."""
+    """Return the given partition, or the first MAX_PARTITIONS partitions of a topic.
+
+    Raises CommandError for an unknown topic, UnknownPartition, or ApiError for a partition without a leader.
+    """
     if partition is not None:
         cluster.leader(topic, partition)
         return [(topic, partition)]
@@ -51,7 +57,7 @@ def partitions_of(cluster: CommandClient, topic: str, partition: int | None) -> 
 
 
 class Tail:
-    """A consumer at the end of some partitions. Its methods block."""
+    """A consumer at the end of some partitions. Its methods block, and `close` also closes `cluster`."""
 
     def __init__(self, cluster: CommandClient, partitions: list[TopicPartition]) -> None:
         """Start at the end offsets. Raises ApiError, Disconnected."""
@@ -65,7 +71,10 @@ class Tail:
         )
 
     def next(self) -> dict[str, Any]:
-        """Return new messages and the number of skipped ones. Raises ApiError, Disconnected, CorruptBatch."""
+        """Return up to ROWS_AT_ONCE new messages, and the number of messages skipped after them.
+
+        Raises ApiError, Disconnected or CorruptBatch.
+        """
         rows: list[dict[str, Any]] = []
         for (_, index), record in self._reader.poll():
             rows.append(
@@ -94,7 +103,7 @@ class Tail:
 
 
 class Events:
-    """A streaming ASGI response with the events of a tail."""
+    """A streaming ASGI response with the events of a tail. At its end, it closes the tail."""
 
     def __init__(self, tail: Tail, on_end: Callable[[], None], limiter: trio.CapacityLimiter) -> None:
         self._tail = tail

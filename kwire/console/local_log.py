@@ -32,10 +32,10 @@ _PAST_ALL_OFFSETS: Final = 1 << 31
 
 
 def local_directory(log_dirs: Sequence[str], topic: str, partition: int, topic_id: Uuid) -> str | None:
-    """Return this broker's directory of a partition; None if there is none, or it is ambiguous.
+    """Return this broker's directory of a partition.
 
-    A failed directory can have an old copy of a partition that the broker has created again in another
-    directory.
+    Returns None if there is not exactly one in the log directories, or if it has another topic id. A failed
+    log directory can have an old copy of a partition that the broker has created again in another one.
     """
     paths = (os.path.join(log_dir, f"{topic}-{partition}") for log_dir in log_dirs)
     found = list(filter(os.path.isdir, paths))
@@ -46,7 +46,7 @@ def local_directory(log_dirs: Sequence[str], topic: str, partition: int, topic_i
 
 
 class LocalLog:
-    """The segments of a partition, during one search."""
+    """The segments of a partition during one search for a key."""
 
     def __init__(self, directory: str, key: bytes, is_out_of_time: Callable[[], bool]) -> None:
         self._directory = directory
@@ -54,9 +54,10 @@ class LocalLog:
         self._is_time_over = is_out_of_time
 
     def skip(self, offset: int, end: int, max_bytes: int) -> tuple[int, int]:
-        """Return the offset up to which no batch contains the key, and the number of bytes read.
+        """Skip batches from `offset` on that do not contain the key.
 
-        `end` is the high watermark. The search does not pass it.
+        Returns the offset to continue at, and the number of bytes read. The search does not pass `end`, the
+        high watermark.
         """
         read_bytes = 0
         try:
@@ -71,7 +72,10 @@ class LocalLog:
         return offset, read_bytes
 
     def _batches(self, offset: int) -> Iterator[WholeBatch]:
-        """Yield the batches from an offset on. Raises OSError and errors of damaged files."""
+        """Yield the batches from an offset on, until the time is up.
+
+        Raises OSError, CommandError, and the errors of damaged files.
+        """
         names = filter(None, map(SEGMENT.fullmatch, os.listdir(self._directory)))
         bases = sorted(int(found[1]) for found in names)
         for base in bases[max(0, bisect_right(bases, offset) - 1) :]:
@@ -96,7 +100,7 @@ class LocalLog:
                 offset = whole.location.last_offset + 1
 
     def _may_contain_key(self, whole: WholeBatch) -> bool:
-        """Return whether a record of the batch may have the key. Raises CorruptBatch."""
+        """Return whether a record of the batch may have the key; True if unknown. Raises CorruptBatch."""
         header = read_header(whole.buffer, whole.at)
         if not crc_is_valid(whole.buffer, whole.at, header):
             return True
@@ -110,10 +114,10 @@ class LocalLog:
 
 
 def _is_valid_entry(file: RealFile, begin: int, end: int, base: int, offset: int) -> bool:
-    """Return whether the position of an index entry has a batch for its offset.
+    """Return whether a valid batch with a base offset from `base` to `offset` starts at byte `begin`.
 
-    There is no such batch if the index belongs to a segment that was replaced, or if the log was truncated.
-    Raises StorageError, LegacyFormat.
+    No such batch starts there if the index entry with that position belongs to a segment that was replaced,
+    or if the log was truncated. Raises StorageError, LegacyFormat.
     """
     try:
         whole = next(scan_batches(file, begin, end), None)
@@ -127,7 +131,10 @@ def _is_valid_entry(file: RealFile, begin: int, end: int, base: int, offset: int
 
 
 def _position(index: RealFile, relative: int) -> int:
-    """Return the position of the last index entry up to an offset. Raises StorageError, StructError."""
+    """Return the position of the last index entry up to a relative offset; 0 if there is no such entry.
+
+    Raises StorageError, StructError.
+    """
 
     def entry(number: int) -> tuple[int, int]:
         offset, position = OFFSET_ENTRY.unpack(index.read_at(number * OFFSET_ENTRY.size, OFFSET_ENTRY.size))

@@ -25,13 +25,16 @@ PAGE_SIZE: Final = 50
 """Messages per page."""
 SEARCHED_BYTES: Final = 8 * 1024 * 1024
 SEARCH_SECONDS: Final = 3.0
-"""Limits of a key search, in bytes and time, after which the page offers to continue."""
+"""Limits of a key search, in bytes and seconds, after which the page offers to continue."""
 MAX_HEADERS: Final = 100
 FORMATS: Final = ("text", "hex")
 
 
 def messages_page(request: PageRequest) -> PageResult:
-    """Return messages from a position on, by default the newest messages."""
+    """Return the page of messages from a position on, by default the newest messages.
+
+    A search for a key starts at the log start by default.
+    """
     topic, partition = request.topic, request.partition
     key_text, form = request.text("key"), request.text("form") or "text"
     key = _parse_key(key_text, form)
@@ -69,7 +72,10 @@ def messages_page(request: PageRequest) -> PageResult:
 
 
 def find_key(request: PageRequest) -> PageResult:
-    """Redirect to the partition of a key, as Java's default partitioner chooses it."""
+    """Redirect to a key search in the partition that Java's default partitioner chooses.
+
+    Raises UsageError for a missing or malformed key.
+    """
     key_text, form = request.text("key"), request.text("form") or "text"
     key = _parse_key(key_text, form)
     if key is None:
@@ -81,7 +87,7 @@ def find_key(request: PageRequest) -> PageResult:
 
 
 def message_page(request: PageRequest) -> PageResult:
-    """Return one message. Raises CommandError if there is none at the offset."""
+    """Return the page of one message. Raises CommandError if there is no message at the offset."""
     topic, partition, offset = request.topic, request.partition, int(request.path["offset"])
     try:
         found, _, bounds = fetch_messages(request.cluster, topic, partition, min(offset, MAX_NUMBER), 1)
@@ -120,7 +126,7 @@ def message_page(request: PageRequest) -> PageResult:
 def row_of(
     topic: str, message: Message, max_bytes: int = LIST_BYTES, *, dump: bool = False
 ) -> dict[str, Any]:
-    """Return the template values of a message."""
+    """Return the template values of a message. See `display_bytes` for `max_bytes` and `dump`."""
     record, batch = message
     row: dict[str, Any] = {
         "offset": record.offset,
@@ -183,7 +189,10 @@ def _read(request: PageRequest, at: int, key: bytes | None) -> tuple[list[Messag
 
 
 def _start_offset(request: PageRequest, *, forwards: bool) -> int:
-    """Return the offset to start at, which may be out of range. Raises UsageError."""
+    """Return the offset to start at, which may be out of range. Raises UsageError.
+
+    If the field `from` is empty, `forwards` selects offset 0 instead of the newest messages.
+    """
     one = request.topic, request.partition
     if given := request.text("from"):
         return resolve_position(request.cluster, given, [one], request.now_ms, "from")[one]
@@ -191,7 +200,7 @@ def _start_offset(request: PageRequest, *, forwards: bool) -> int:
 
 
 def _nearest_offset(at: int, bounds: LogOffsets) -> tuple[int, str]:
-    """Return the nearest valid offset, and a note if that differs."""
+    """Return the nearest valid offset, and a note if that offset is not `at`; otherwise an empty note."""
     if at < bounds.log_start:
         return (
             bounds.log_start,
@@ -215,7 +224,7 @@ def _missing_reason(offset: int, bounds: LogOffsets) -> str:
 
 
 def _parse_key(text: str, form: str) -> bytes | None:
-    """Return the bytes of a typed key. Raises UsageError."""
+    """Return the bytes of a typed key; None if the text is empty. Raises UsageError."""
     if form not in FORMATS:
         raise UsageError(f"form is {form[:20]!r}: expected {' or '.join(FORMATS)}")
     if not text:

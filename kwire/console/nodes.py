@@ -62,7 +62,7 @@ def cluster_page(request: PageRequest) -> PageResult:
 
 
 def _directories(cluster: CommandClient, broker: int) -> list[dict[str, Any]] | None:
-    """Return the log directories of a broker; None if the broker does not respond."""
+    """Return the log directories of a broker; None if the request fails."""
     try:
         response = cluster.send_to_node(broker, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
     except (ApiError, Disconnected):
@@ -79,7 +79,7 @@ def _directories(cluster: CommandClient, broker: int) -> list[dict[str, Any]] | 
 
 
 def _quorum(cluster: CommandClient) -> ResponsePartitionData | None:
-    """Return the KRaft quorum; None if it has no known leader."""
+    """Return the KRaft quorum; None if the request fails, for example because there is no leader."""
     request = DescribeQuorumRequest(
         topics=[
             RequestTopicData(topic_name=METADATA_TOPIC, partitions=[RequestPartitionData(partition_index=0)])

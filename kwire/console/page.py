@@ -1,4 +1,4 @@
-"""Requests and results of pages, as plain values: a page is a blocking function."""
+"""Requests and results of pages. A page is a blocking function from a request to a result."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ class PageRequest(NamedTuple):
         return (self.form.get(name) or self.query.get(name) or "").strip()
 
     def paginate(self, found: Sequence[Any], at_once: int) -> dict[str, Any]:
-        """Return the page of a list that starts at the field `at`, as template values. Raises UsageError."""
+        """Return up to `at_once` rows of `found` from the index in the field `at` on, as template values.
+
+        Raises UsageError if the field is not a number.
+        """
         at = min(self.number("at") or 0, max(0, len(found) - 1))
         return {"rows": found[at : at + at_once], "count": len(found), "at": at, "at_once": at_once}
 
@@ -102,9 +105,9 @@ NOT_FOUND_CODES = (
     ErrorCode.RESOURCE_NOT_FOUND,
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
 )
-"""Errors for things that do not exist, with status 404 instead of 400."""
+"""Error codes for things that do not exist, with HTTP status 404 instead of 400."""
 PAGE_ERRORS = (CommandError, UnknownPartition, ApiError, Disconnected, WireError)
-"""Errors of a page that have an error page of their own."""
+"""Errors whose error page shows their message. All other errors are logged and have a general error page."""
 
 
 def describe_error(error: Exception) -> tuple[int, str]:

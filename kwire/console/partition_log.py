@@ -40,7 +40,7 @@ class LocalReplica(NamedTuple):
 
 
 def log_page(request: PageRequest) -> PageResult:
-    """Return the newest batches, or the batches from a position on.
+    """Return the page that draws the newest batches, or the batches from a position on.
 
     Raises UsageError, CommandError or ApiError.
     """
@@ -75,7 +75,7 @@ def log_page(request: PageRequest) -> PageResult:
 
 
 def describe_batch(batch: Batch) -> str:
-    """Return the type of a batch in a word or two."""
+    """Return the type of a batch, such as "aborted" or "commit marker"."""
     if batch.status is not BatchStatus.CONTROL:
         return str(batch.status.value)
     try:
@@ -104,7 +104,7 @@ def _window(request: PageRequest, bounds: LogOffsets) -> tuple[list[Batch], LogO
         at = max(bounds.log_start, bounds.high_watermark - span)
         wider = fetch(request.cluster, topic, partition, at, size_bytes=DRAWN_BYTES)
         if found.batches and wider.batches[-1].header.next_offset < bounds.high_watermark:
-            break  # more than one fetch returns
+            break  # the wider range has more bytes than a fetch returns
         found = wider
         if at == bounds.log_start or len(found.batches) >= ENOUGH_BATCHES:
             break
@@ -113,7 +113,10 @@ def _window(request: PageRequest, bounds: LogOffsets) -> tuple[list[Batch], LogO
 
 
 def _local_replica(log_dirs: Sequence[str], name: str, end: int) -> LocalReplica | None:
-    """Return the files of the replica; None if this broker has no replica."""
+    """Return the files of the partition `name`; None if this broker has no replica of it.
+
+    `end` is the high watermark, and the end offset of the last segment.
+    """
     for log_dir in log_dirs:
         directory = os.path.join(log_dir, name)
         try:
@@ -140,7 +143,7 @@ def _local_replica(log_dirs: Sequence[str], name: str, end: int) -> LocalReplica
 
 
 def _describe_producers(request: PageRequest) -> list[PartitionProducer]:
-    """Return the active producers of the partition, latest first."""
+    """Return the active producers of the partition, latest first; none if the request fails."""
     try:
         found = request.cluster.retry(
             lambda: list(describe_producers(request.cluster, [(request.topic, request.partition)]))

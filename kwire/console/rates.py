@@ -16,7 +16,7 @@ MAX_AGE_SECONDS: Final = 300.0
 
 
 class Rates:
-    """Recent end offsets of partitions, for several threads."""
+    """Recent end offsets of partitions. The class is thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Use a clock that returns seconds."""
@@ -25,7 +25,10 @@ class Rates:
         self._changing = threading.Lock()
 
     def update(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        """Add a sample of end offsets, and return messages per second since the oldest sample."""
+        """Add a sample of end offsets, and return messages per second since each partition's oldest sample.
+
+        The result has only partitions with a sample that is at least MIN_SECONDS old.
+        """
         now = self._clock()
         with self._changing:
             while self._samples and now - self._samples[0][0] > MAX_AGE_SECONDS:

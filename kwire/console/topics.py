@@ -35,7 +35,7 @@ Sizes = Mapping[tuple[str, int, int], int]
 
 
 def topics_page(request: PageRequest) -> PageResult:
-    """Return topics by name; internal topics only on request."""
+    """Return the page of topics, sorted by name; internal topics only if the field `internal` is set."""
     pattern, internal = request.text("q"), bool(request.text("internal"))
     topics = [
         topic
@@ -60,7 +60,10 @@ def topics_page(request: PageRequest) -> PageResult:
 
 
 def topic_page(request: PageRequest) -> PageResult:
-    """Return the partitions of a topic, and the form that produces a message. Raises CommandError."""
+    """Return the page of a topic: its partitions, and the form that produces a message.
+
+    Raises CommandError if the topic does not exist.
+    """
     (topic,) = request.cluster.topics([request.topic])
     part = request.paginate(sorted(topic.partitions, key=lambda one: one.partition_index), PAGE_SIZE)
     topic.partitions = part["rows"]
@@ -104,7 +107,7 @@ def is_under_replicated(partition: MetadataResponsePartition) -> bool:
 def offsets(
     cluster: CommandClient, topics: Iterable[MetadataResponseTopic]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return first and end offsets of partitions whose leaders respond, without retries."""
+    """Return first offsets and end offsets of partitions whose leaders respond. Failures are not retried."""
     led: dict[int, list[TopicPartition]] = defaultdict(list)
     for topic in topics:
         for one in topic.partitions:
@@ -139,7 +142,7 @@ def offsets(
 
 
 def replica_sizes(cluster: CommandClient, topics: Sequence[MetadataResponseTopic]) -> tuple[Sizes, list[int]]:
-    """Return the sizes of replicas, and the brokers that do not respond."""
+    """Return the sizes of replicas, and the ids of brokers that do not respond."""
     by_broker: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for topic in topics:
         for one in topic.partitions:

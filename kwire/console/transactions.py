@@ -22,7 +22,7 @@ def transactions_page(request: PageRequest) -> PageResult:
 
 
 def transaction_page(request: PageRequest) -> PageResult:
-    """Return the coordinator's state of a transactional id. Raises ApiError if the id is unknown."""
+    """Return the page of a transactional id and its transaction. Raises ApiError if the id is unknown."""
     state = describe_transaction(request.cluster, request.text("id"))
     began_ms = state.transaction_start_time_ms
     return Page(
