@@ -56,9 +56,9 @@ class ClusterInvariants:
         oracle: Oracle,
         min_insync_replicas: int,
         note: Callable[[str], None],
-        lossy: Collection[str] = (),
+        unclean_topics: Collection[str] = (),
     ) -> None:
-        """Create the checks. `lossy` are the topics with unclean.leader.election.enable."""
+        """Create the checks. `unclean_topics` have unclean.leader.election.enable set."""
         self.image = MetadataImage()
         """The latest metadata image of any controller."""
         self._quorum = QuorumInvariants()
@@ -71,7 +71,7 @@ class ClusterInvariants:
         self._oracle = oracle
         self._min_insync_replicas = min_insync_replicas
         self._note = note
-        self._lossy_topics = lossy
+        self._unclean_topics = unclean_topics
         self._observed: dict[tuple[int, TopicPartition], ObservedReplica] = {}
         self._leaders: dict[tuple[TopicPartition, int], int] = {}
         self._partitions: dict[TopicPartition, PartitionImage] = {}
@@ -191,7 +191,7 @@ class ClusterInvariants:
         self, topic_partition: TopicPartition, before: PartitionImage, now: PartitionImage
     ) -> None:
         """Check the election of a leader outside the ISR and ELR. KIP-966 allows the last known leader."""
-        if topic_partition.topic in self._lossy_topics:
+        if topic_partition.topic in self._unclean_topics:
             self._note(f"controller: unclean leader election of {topic_partition}")
             self._oracle.committed_in(topic_partition).awaits_unclean_leader = True
         elif (

@@ -41,8 +41,8 @@ def _why_partition_not_converged(
     if known.adding_replicas or known.removing_replicas:
         return f"reassignment to {list(known.replicas)} is in progress"
     for broker_id in environment.spec.brokers:
-        strangers = environment.nodes[broker_id].node.replica_manager
-        if broker_id not in known.replicas and strangers.get(*topic_partition) is not None:
+        replicas = environment.nodes[broker_id].node.replica_manager
+        if broker_id not in known.replicas and replicas.get(*topic_partition) is not None:
             return f"broker {broker_id} still has a replica"
     if known.leader < 0:
         return "no leader"

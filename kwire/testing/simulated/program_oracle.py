@@ -45,19 +45,19 @@ class ProgramOracle(Oracle):
     ) -> None:
         """Record a committed batch. Raises Violation if its sequence number is not the expected one."""
         found = list(found)
-        count = self._records.setdefault(topic_partition, {})
+        visible = self._records.setdefault(topic_partition, {})
         transaction = topic_partition, header.producer_id
         if header.is_control:
-            of_it = self._pending.pop(transaction, [])
+            pending = self._pending.pop(transaction, [])
             if control_type(found[0])[1] == COMMIT:
-                count.update((record.offset, record) for record in of_it)
+                visible.update((record.offset, record) for record in pending)
             return
         if header.producer_id >= 0:
             self._check_sequence(topic_partition, header)
         if header.is_transactional:
             self._pending.setdefault(transaction, []).extend(found)
         else:
-            count.update((record.offset, record) for record in found)
+            visible.update((record.offset, record) for record in found)
         self.committed_in(topic_partition).values.update(
             (record.offset, record.value or b"") for record in found
         )

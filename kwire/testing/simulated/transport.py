@@ -119,9 +119,9 @@ class Transport(asyncio.Transport):
         """Deliver the next piece, or as much of it as the buffer of the protocol can hold."""
         piece = self._received.popleft()
         if isinstance(protocol, asyncio.BufferedProtocol):
-            room = memoryview(protocol.get_buffer(len(piece)))
-            count = min(len(room), len(piece))
-            room[:count] = piece[:count]
+            buffer = memoryview(protocol.get_buffer(len(piece)))
+            count = min(len(buffer), len(piece))
+            buffer[:count] = piece[:count]
             if piece[count:]:
                 self._received.appendleft(piece[count:])
             protocol.buffer_updated(count)
