@@ -9,7 +9,7 @@ from typing import Final
 from kwire.wire.named_tuple import NamedTuple
 
 LIST_COMMANDS: Final = {"TOPIC": "topics", "GROUP": "groups", "USER": "users"}
-"""Commands that list the names for an argument, by its metavar."""
+"""Commands that list the possible names for an argument, by the argument's metavar."""
 _LISTING: Final = "kwire $names list --names --timeout 2"
 
 
@@ -63,7 +63,7 @@ def positions(path: str, parser: argparse.ArgumentParser) -> Iterator[Position]:
 
 
 def script(shell: str, known: list[Position]) -> str:
-    """Return the script for a shell."""
+    """Return the completion script for bash, zsh or fish. `known` are all positions."""
     return _SCRIPTS[shell](known)
 
 
@@ -186,14 +186,14 @@ end
 
 
 def _path_cases(known: list[Position], name: str = "path") -> str:
-    """Return the cases that follow the words to a position."""
+    """Return `case` branches that set the shell variable `name` to the path of a position."""
     return "\n".join(
         f"        {_quote(position.path)}) {name}={_quote(position.path)} ;;" for position in known[1:]
     )
 
 
 def _value_cases(known: list[Position], some: str, anything: str) -> str:
-    """Return the cases for the value of an option."""
+    """Return `case` branches for option values: `some` is code for known values, `anything` for others."""
     return "\n".join(
         f"    {_quote(f'{position.path}|{option}')}) {some.format(' '.join(given)) if given else anything} ;;"
         for position in known

@@ -32,7 +32,7 @@ TOOL_MODULES: Final[Mapping[str, str]] = {
     "dump": "kwire.cli.files.dump",
     "doctor": "kwire.cli.doctor.doctor",
 }
-"""The module of each command. Its function `parser(name)` returns a parser that sets `run`."""
+"""The module of each command. Its function `parser(name)` returns a parser that sets `options.run`."""
 
 
 def main(name: str, arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
@@ -66,7 +66,7 @@ def _run(name: str, options: argparse.Namespace, environ: Mapping[str, str]) -> 
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    """Return the parser of a command."""
+    """Import the module of a command, and return the command's argument parser."""
     parser: argparse.ArgumentParser = importlib.import_module(TOOL_MODULES[name]).parser(name)
     return parser
 

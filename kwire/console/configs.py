@@ -16,10 +16,7 @@ SECRET: Final = "(secret)"
 
 
 def configs_page(request: PageRequest) -> PageResult:
-    """Return the page of one resource's configuration, or the list of resources if `kind` is empty.
-
-    Raises UsageError, CommandError, ApiError or Disconnected.
-    """
+    """Return the page of one resource's configuration, or the list of resources if `kind` is empty."""
     kind, name = request.text("kind"), request.text("name")
     if not kind:
         topics = sorted(

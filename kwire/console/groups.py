@@ -25,10 +25,7 @@ def groups_page(request: PageRequest) -> PageResult:
 
 
 def group_page(request: PageRequest) -> PageResult:
-    """Return the page of a group, with a preview of the offset reset if the field `to` is not empty.
-
-    Raises UsageError, CommandError, ApiError or Disconnected.
-    """
+    """Return the page of a group, with a preview of the offset reset if the field `to` is not empty."""
     group = _group(request.cluster, request.text("id"))
     rows = list(offset_rows(request.cluster, group))
     lags = [row["lag"] for row in rows if isinstance(row["lag"], int)]
@@ -48,10 +45,7 @@ def group_page(request: PageRequest) -> PageResult:
 
 
 def reset(request: PageRequest) -> PageResult:
-    """Reset the offsets of a group, and redirect to the group's page.
-
-    Raises UsageError, CommandError, ApiError or Disconnected.
-    """
+    """Reset the offsets of a group, and redirect to the group's page."""
     name, to = request.text("id"), request.text("to")
     if not to:
         raise UsageError("the new position is missing: expected an offset, a time, beginning or end")

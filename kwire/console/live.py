@@ -35,10 +35,7 @@ RETRY_MS: Final = 3000
 
 
 def live_page(request: PageRequest) -> PageResult:
-    """Return the page of a live tail. A script in the page requests the events.
-
-    Raises UsageError, CommandError, UnknownPartition or ApiError.
-    """
+    """Return the page of a live tail. A script in the page requests the events."""
     partition = request.number("partition")
     partitions = partitions_of(request.cluster, request.topic, partition)
     return Page("live.html", {"topic": request.topic, "partition": partition, "partitions": len(partitions)})

@@ -72,10 +72,7 @@ def messages_page(request: PageRequest) -> PageResult:
 
 
 def find_key(request: PageRequest) -> PageResult:
-    """Redirect to a key search in the partition that Java's default partitioner chooses.
-
-    Raises UsageError for a missing or malformed key.
-    """
+    """Redirect to a key search in the partition that Java's default partitioner chooses."""
     key_text, form = request.text("key"), request.text("form") or "text"
     key = _parse_key(key_text, form)
     if key is None:

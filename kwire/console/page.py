@@ -98,6 +98,7 @@ class Redirect(NamedTuple):
 
 PageResult = Page | Redirect
 PageFunction = Callable[[PageRequest], PageResult]
+"""A page. It may raise any of PAGE_ERRORS."""
 
 NOT_FOUND_CODES = (
     ErrorCode.GROUP_ID_NOT_FOUND,

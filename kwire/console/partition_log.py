@@ -40,10 +40,7 @@ class LocalReplica(NamedTuple):
 
 
 def log_page(request: PageRequest) -> PageResult:
-    """Return the page that draws the newest batches, or the batches from a position on.
-
-    Raises UsageError, CommandError or ApiError.
-    """
+    """Return the page that draws the newest batches, or the batches from a position on."""
     topic, partition = request.topic, request.partition
     bounds = find_bounds(request.cluster, topic, partition)
     batches, bounds = _window(request, bounds)

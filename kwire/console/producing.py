@@ -16,10 +16,7 @@ MAX_HEADERS: Final = 100
 
 
 def produce(request: PageRequest) -> PageResult:
-    """Produce a message with acks=all, and redirect to the page of the message.
-
-    Raises UsageError, CommandError or ApiError.
-    """
+    """Produce a message with acks=all, and redirect to the page of the message."""
     (topic,) = request.cluster.topics([request.topic])
     if topic.is_internal:
         raise CommandError(f"{request.topic} is an internal topic: the console does not write to it")

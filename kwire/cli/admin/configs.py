@@ -67,9 +67,9 @@ def describe_configs(
     keys: list[str] | None = None,
     include_documentation: bool = False,
 ) -> Iterator[Row]:
-    """Yield the keys of one resource, with value and source.
+    """Yield the keys of one resource, with value and source. `keys` is None for all keys.
 
-    `changed_only` skips keys with a default value or a value from server.properties.
+    `changed_only` selects values that are set on the resource itself, or for all brokers if it is a broker.
     Raises ApiError or Disconnected.
     """
     request = DescribeConfigsRequest(
@@ -115,7 +115,10 @@ def alter_configs(
     subtracted: Mapping[str, str] | None = None,
     dry_run: bool = False,
 ) -> None:
-    """Set keys of one resource, and remove keys whose value is None. Raises ApiError, CommandError."""
+    """Set keys of one resource, and remove keys whose value is None. Raises ApiError, CommandError.
+
+    `appended` and `subtracted` are changes of keys whose value is a list. `dry_run` only validates.
+    """
     _check_deleted_keys(cluster, kind, name, [key for key, value in settings.items() if value is None])
     changes = [
         AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
@@ -146,7 +149,7 @@ def _check_deleted_keys(cluster: CommandClient, kind: int, name: str, keys: Sequ
     if not keys:
         return
     known = {str(row["key"]) for row in describe_configs(cluster, kind, name, changed_only=False)}
-    if kind == RESOURCE_BROKER and not name:  # only keys that are set are described
+    if kind == RESOURCE_BROKER and not name:  # for all brokers, only keys that are set are described
         any_broker = str(min(cluster.brokers()))
         known |= {str(row["key"]) for row in describe_configs(cluster, kind, any_broker, changed_only=False)}
     for key in keys:

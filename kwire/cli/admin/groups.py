@@ -133,7 +133,7 @@ def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
 
 def _matches(value: str, wanted: Iterable[str]) -> bool:
-    """Return whether a filter accepts a value. Old brokers cannot filter, so the client does."""
+    """Return whether a filter accepts a value; an empty filter accepts all. Old brokers cannot filter."""
     chosen = {one.lower() for one in wanted}
     return not chosen or value.lower() in chosen
 
@@ -224,7 +224,10 @@ def _with_leader(cluster: CommandClient, partitions: Iterable[TopicPartition]) -
 def _select_partitions(
     cluster: CommandClient, group: str, topics: Iterable[str], committed: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
-    """Return the given partitions, or by default all partitions with committed offsets."""
+    """Return the partitions of `topics`, like `orders:0,1`; if empty, all with committed offsets.
+
+    Raises CommandError, UnknownPartition or ApiError.
+    """
     if not topics:
         if not committed:
             raise CommandError(f"group {group} has no committed offsets: choose a topic with --topic")
@@ -280,8 +283,7 @@ def reset_offsets(
 ) -> list[Row]:
     """Return the new offset of each partition. With `execute`, also commit the offsets.
 
-    The group must have no members.
-
+    The new offset is the position `to`, or the committed offset plus `by`. The group must have no members.
     Topics can name partitions, like `orders:0,1`; without topics, all partitions with committed offsets are
     reset. `option` is the name of `to` in error messages. Raises CommandError, ApiError, Disconnected.
     """

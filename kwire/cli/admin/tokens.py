@@ -92,7 +92,7 @@ def _expire(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
 
 def _wait_for_all_brokers(cluster: CommandClient, output: Output, token_id: str, *, is_there: bool) -> None:
-    """Wait until all brokers know that the token exists or has ended: the next command may use it."""
+    """Wait until all brokers have the token, or no longer have it: the next command may use the token."""
     cluster.wait_for_all_brokers(
         lambda node_id: (
             any(one.token_id == token_id for one in describe_tokens(cluster, None, node_id)) == is_there

@@ -48,7 +48,7 @@ class PartitionProducer(NamedTuple):
 
     @property
     def txn_start_offset(self) -> int | None:
-        """The first offset of the producer's open transaction, or None if it has none."""
+        """The first offset of the producer's open transaction in this partition, or None without one."""
         at = self.state.current_txn_start_offset
         return None if at == NO_START else at
 
@@ -125,7 +125,10 @@ def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
 
 def list_transactions(cluster: CommandClient, states: Sequence[str] = (), age_ms: int = -1) -> list[Row]:
-    """Return the transactional ids of all coordinators. Raises UsageError, ApiError, Disconnected."""
+    """Return the transactional ids of all coordinators. Raises UsageError, ApiError, Disconnected.
+
+    `age_ms` selects transactions that are open for longer; -1 selects all. Without states, all are selected.
+    """
     rows: list[Row] = []
     for node_id in sorted(cluster.brokers()):
         request = ListTransactionsRequest(
@@ -180,7 +183,10 @@ def _describe(cluster: CommandClient, options: Namespace, output: Output) -> Non
 
 
 def describe_transaction(cluster: CommandClient, name: str) -> TransactionState:
-    """Return the coordinator's state of a transactional id. Raises ApiError, Disconnected."""
+    """Return the transaction state of a transactional id from its coordinator.
+
+    Raises ApiError or Disconnected.
+    """
     request = DescribeTransactionsRequest(transactional_ids=[name])
 
     def attempt() -> TransactionState:
@@ -224,7 +230,10 @@ def _producers(cluster: CommandClient, options: Namespace, output: Output) -> No
 def describe_producers(
     cluster: CommandClient, partitions: Sequence[TopicPartition]
 ) -> Iterator[PartitionProducer]:
-    """Yield the active producers of partitions, by leader and partition. Raises ApiError, CommandError."""
+    """Yield the active producers of partitions, in the order of leaders, then of partitions.
+
+    Raises CommandError, UnknownPartition, ApiError or Disconnected.
+    """
     for leader, led in sorted(cluster.leaders(sorted(partitions)).items()):
         request = DescribeProducersRequest(
             topics=[

@@ -126,9 +126,9 @@ def _settings_note(
 
 
 def _wait_until_joined(nodes: Sequence[ClusterNode], made: Collection[int]) -> None:
-    """Wait until all brokers are registered and unfenced, and new controllers are voters.
+    """Wait until all brokers are registered and unfenced, and the new controllers are voters.
 
-    Raises CommandError.
+    `made` has the ids of new nodes. Raises CommandError if a node ends, or after START_SECONDS.
     """
     deadline = time.monotonic() + START_SECONDS
     while True:
@@ -193,7 +193,7 @@ def _stop_nodes(nodes: Sequence[ClusterNode], directory: ClusterDirectory) -> No
 
 
 def _wait_for_leader(nodes: Sequence[ClusterNode]) -> ResponsePartitionData | None:
-    """Return the quorum once it has a leader; None if all controllers are down or the time is up."""
+    """Return the quorum as soon as it has a leader; None if all controllers are down or the time is up."""
     deadline = time.monotonic() + ELECTION_SECONDS
     while (quorum := query_quorum(nodes)) is None and time.monotonic() < deadline:
         if all(node.pid is None for node in nodes if node.is_controller):

@@ -39,7 +39,7 @@ from kwire.cli.cluster.plan import (
     ControllerAddresses,
     NodeCounts,
     Roles,
-    addresses,
+    assign_ports,
     properties,
 )
 from kwire.cli.shared.command_error import CommandError, UsageError
@@ -76,7 +76,7 @@ class ClusterNode:
             properties.with_suffix(suffix) for suffix in ("", ".log", ".pid")
         )
         self.config_error: str | None = None
-        """The error in the properties, which users may edit. Then only the node's process is known."""
+        """The error in the properties, which users may edit. With an error, only the process is known."""
         self._config: BrokerConfig | None = None
         try:
             self._config = load(str(properties), {}, {})
@@ -129,7 +129,7 @@ class ClusterNode:
 
     @property
     def pid(self) -> int | None:
-        """The process id, None if the node is down. A reused process id of another program does not count."""
+        """The process id; None if the node is down, even if another program has its old process id."""
         try:
             pid = int(self._pid_file.read_text())
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -158,7 +158,7 @@ class ClusterNode:
         self._pid_file.write_text(f"{self._started}\n")
 
     def await_serving(self, deadline: float) -> None:
-        """Wait until the node serves, after `start`. Raises CommandError."""
+        """Wait until the node serves, after `start`. Raises CommandError if it ends, or at the deadline."""
         while True:
             ended, status = os.waitpid(self._started, os.WNOHANG)
             with self.log.open("rb") as log:
@@ -175,7 +175,7 @@ class ClusterNode:
             time.sleep(POLL_SECONDS)
 
     def signal(self, number: int) -> bool:
-        """Send a signal to the process, and return whether there is one."""
+        """Send a signal to the process, and return whether the node was running."""
         pid = self.pid
         if pid is None:
             return False
@@ -184,7 +184,7 @@ class ClusterNode:
         return True
 
     def await_end(self, deadline: float) -> bool:
-        """Wait until the process has ended, and return whether it has."""
+        """Wait until the process has ended, or until the deadline. Return whether the process has ended."""
         while (pid := self.pid) is not None:
             with suppress(ChildProcessError):  # started by an earlier command
                 os.waitpid(pid, os.WNOHANG)
@@ -299,7 +299,7 @@ class ClusterDirectory:
         Raises CommandError.
         """
         rng = random.SystemRandom()
-        at = addresses(missing, port)
+        at = assign_ports(missing, port)
         new = {each: f"127.0.0.1:{at[each].controller}" for each in missing if CONTROLLER in missing[each]}
         old = [node for node in nodes if node.is_controller]
         servers = [f"{host}:{port}" for node in old for _, host, port in node.config.controller_endpoints()]
@@ -348,7 +348,7 @@ class ClusterDirectory:
 
 
 def start(nodes: Sequence[ClusterNode]) -> None:
-    """Start all stopped nodes at once, and wait until they serve. Raises CommandError."""
+    """Start all stopped nodes together, and wait until they serve. Raises CommandError."""
     idle = [node for node in nodes if node.pid is None]
     faults = [node.config_error for node in idle if node.config_error is not None]
     started = [node for node in idle if node.config_error is None]
@@ -396,7 +396,7 @@ def _await_ends(nodes: Sequence[ClusterNode], deadline: float) -> list[ClusterNo
 
 
 def kill(nodes: Sequence[ClusterNode]) -> None:
-    """Kill nodes with SIGKILL, as in a crash."""
+    """Kill nodes with SIGKILL, as in a crash, and wait until they have ended."""
     killed = [node for node in nodes if node.signal(signal.SIGKILL)]
     deadline = time.monotonic() + STOP_SECONDS
     for node in killed:

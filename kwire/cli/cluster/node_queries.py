@@ -59,7 +59,8 @@ def query_quorum(nodes: Sequence[ClusterNode]) -> ResponsePartitionData | None:
     running = [node for node in nodes if node.config_error is None and node.pid is not None]
     targets = [(node.config.controller_endpoints(), QUERY_SECONDS) for node in running if node.is_controller]
     if any(node.is_controller and node not in running for node in nodes):
-        # The leader may be an Apache Kafka node in place of one of these. A broker forwards the request.
+        # The leader may be an Apache Kafka process with the properties of a stopped node. A broker forwards
+        # the request to the leader.
         brokers = [node.config.listener_endpoints() for node in running if node.is_broker]
         targets += [(at, FORWARDED_QUERY_SECONDS) for at in brokers[:1]]
     for endpoints, seconds in targets:

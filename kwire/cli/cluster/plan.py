@@ -33,7 +33,7 @@ class NodeCounts(NamedTuple):
     """Nodes that are broker and controller."""
 
     def nodes(self, known: Mapping[int, Roles]) -> dict[int, Roles]:
-        """Return the roles of all nodes, including the existing `known` ones. Raises CommandError."""
+        """Return the roles of all nodes by id, including the existing nodes `known`. Raises CommandError."""
         both = [each for each, roles in known.items() if roles == BOTH]
         alone = [each for each, roles in known.items() if roles == (CONTROLLER,)]
         brokers = len(known) - len(alone)
@@ -64,7 +64,10 @@ class NodeCounts(NamedTuple):
 
 
 def _node_count(option: str, value: int | None, known: int, most: int, what: str) -> int:
-    """Return the new number of nodes of a kind, at least the `known` ones. Raises CommandError."""
+    """Return the new number of nodes of a kind, given the number of existing nodes `known`.
+
+    Raises CommandError if the option's value is smaller than `known`, or not from 1 to `most`.
+    """
     if value is None:
         return known
     if not 1 <= value <= most:
@@ -77,19 +80,19 @@ def _node_count(option: str, value: int | None, known: int, most: int, what: str
     return value
 
 
-class Address(NamedTuple):
-    """Ports of a node; None for a role that it does not have."""
+class NodePorts(NamedTuple):
+    """Ports of a node; None for a role that the node does not have."""
 
     broker: int | None
     controller: int | None
 
 
-def addresses(missing: Mapping[int, Roles], first: int) -> dict[int, Address]:
-    """Assign ports from `first` on, to brokers by id and then to controllers."""
+def assign_ports(missing: Mapping[int, Roles], first: int) -> dict[int, NodePorts]:
+    """Assign ports from `first` on to new nodes: to brokers in the order of ids, then to controllers."""
     ports = iter(range(first, first + 2 * len(missing)))
     brokers = {each: next(ports) for each in sorted(missing) if BROKER in missing[each]}
     controllers = {each: next(ports) for each in sorted(missing) if CONTROLLER in missing[each]}
-    return {each: Address(brokers.get(each), controllers.get(each)) for each in missing}
+    return {each: NodePorts(brokers.get(each), controllers.get(each)) for each in missing}
 
 
 class ControllerAddresses(NamedTuple):
@@ -111,15 +114,18 @@ class ControllerAddresses(NamedTuple):
 def properties(
     node_id: int,
     roles: Roles,
-    address: Address,
+    ports: NodePorts,
     quorum: Mapping[str, str],
     brokers: int,
     data: Path,
     settings: Mapping[str, str],
 ) -> str:
-    """Return the properties file of a node, which Apache Kafka can read as well."""
+    """Return the text of a node's properties file, which Apache Kafka can read as well.
+
+    `quorum` has the properties of the quorum. `brokers` is the number of brokers, which limits replication.
+    """
     replicas = min(MAX_REPLICAS, brokers)
-    listeners = (("PLAINTEXT", address.broker), ("CONTROLLER", address.controller))
+    listeners = (("PLAINTEXT", ports.broker), ("CONTROLLER", ports.controller))
     lines = {
         "process.roles": ",".join(roles),
         "node.id": str(node_id),

@@ -117,7 +117,7 @@ def _state(node: ClusterNode, fenced: Mapping[int, bool]) -> str:
 
 
 def _quorum_roles(quorum: ResponsePartitionData) -> dict[int, Row]:
-    """Return each node's role in the quorum and its lag in metadata records."""
+    """Return the role in the quorum, and the lag in metadata records, of each node."""
     end = _leader(quorum).log_end_offset
     places: dict[int, Row] = {}
     for name, replicas in (("observer", quorum.observers), ("voter", quorum.current_voters)):

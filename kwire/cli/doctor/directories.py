@@ -105,7 +105,7 @@ def _volume_findings(directory: str) -> Iterator[Finding]:
 
 
 def volume_findings(path: str, statvfs: Callable[[str], os.statvfs_result]) -> Iterator[Finding]:
-    """Check free space and inodes."""
+    """Check free space and inodes of the file system of a path."""
     volume = statvfs(path)
     total, free = volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
     percent = 100 * free // total if total else 100
@@ -141,7 +141,7 @@ def filesystem(path: str) -> str:
 
 
 def _sync_finding(directory: str) -> Finding:
-    """Measure the time of a sync to disk."""
+    """Measure the median time of a sync to disk."""
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             taken = []

@@ -186,7 +186,7 @@ def _sasl_findings(config: BrokerConfig) -> Iterator[Finding]:
 
 
 def console_findings(config: BrokerConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check whether a console from the environment gives access that the listeners do not give."""
+    """Check whether a console that the environment configures gives access that the listeners do not give."""
     where = environ.get("KWIRE_HTTP", "")
     host = where.rpartition(":")[0].strip("[]")
     is_open = host and not host.startswith(LOOPBACK)

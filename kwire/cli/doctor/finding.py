@@ -23,10 +23,10 @@ def ok(area: str, message: str) -> Finding:
 
 
 def warning(area: str, message: str, fix: str) -> Finding:
-    """Return a finding that may cause trouble."""
+    """Return a finding about something that may cause trouble."""
     return Finding(area, WARNING, message, fix)
 
 
 def problem(area: str, message: str, fix: str) -> Finding:
-    """Return a finding that keeps a broker from starting or from working correctly."""
+    """Return a finding about something that keeps a broker from starting or from working correctly."""
     return Finding(area, PROBLEM, message, fix)

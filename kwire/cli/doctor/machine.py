@@ -116,7 +116,7 @@ def _clock(machine: MachineFacts) -> Finding:
 
 
 def _is_clock_synchronized() -> bool | None:
-    """Query adjtimex(2), which changes nothing without a mode."""
+    """Return what adjtimex(2) reports; None if unknown. Without a mode, the call changes nothing."""
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     except (OSError, AttributeError):

@@ -116,7 +116,7 @@ def _text(value: object) -> str:
 
 
 def _files(path: str) -> Iterator[str]:
-    """Return a file, or the known files of a directory. Raises CommandError."""
+    """Yield the path of a file, or of the known files in a directory. Raises CommandError."""
     if not os.path.exists(path):
         raise CommandError(f"{path}: no such file or directory: give a path below a broker's log.dirs")
     if not os.path.isdir(path):

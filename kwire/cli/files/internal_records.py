@@ -54,7 +54,10 @@ _MARKER: Final = Struct(">hi")
 
 
 def decode_record(kind: str, record: Record) -> dict[str, object]:
-    """Return key and value of an internal record as JSON. Raises FormatMismatch for an unknown type."""
+    """Return key and value of an internal record as JSON values.
+
+    Raises FormatMismatch for an unknown type or malformed data.
+    """
     try:
         if kind == METADATA:
             return {"record": _metadata(record.value)}
@@ -70,7 +73,7 @@ def decode_record(kind: str, record: Record) -> dict[str, object]:
 
 
 def decode_control_record(record: Record) -> dict[str, object]:
-    """Return a control record as JSON: a transaction marker, or a KRaft record. Raises FormatMismatch."""
+    """Return a transaction marker or a KRaft control record as a JSON value. Raises FormatMismatch."""
     try:
         _, kind = control_type(record)
         value = record.value or b""

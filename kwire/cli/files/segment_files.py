@@ -139,7 +139,11 @@ def _record(header: BatchHeader, record: Record, wanted: SegmentFilter) -> Itera
 
 
 def dump_offset_index(path: str) -> Iterator[Row]:
-    """Yield each entry, and a problem for each entry that points to no batch. Raises CommandError."""
+    """Yield each entry, followed by its problems. Raises CommandError.
+
+    An entry has a problem if its offset is not larger than all earlier offsets, or if no batch with that
+    offset or a lower one starts at its position.
+    """
     base = base_offset(path)
     places = iter(_batch_headers(path))
     place = next(places, None)
@@ -162,7 +166,11 @@ def dump_offset_index(path: str) -> Iterator[Row]:
 
 
 def dump_time_index(path: str) -> Iterator[Row]:
-    """Yield each entry, and a problem for each entry that precedes an earlier record. Raises CommandError."""
+    """Yield each entry, followed by its problems. Raises CommandError.
+
+    An entry has a problem if its timestamp is smaller than that of an earlier entry, or of a record up to the
+    entry's offset.
+    """
     base = base_offset(path)
     places = iter(_batch_headers(path))
     place = next(places, None)

@@ -34,14 +34,14 @@ class SchemaRegistry:
     """A schema registry, which has schemas by id and by subject."""
 
     def __init__(self, url: str) -> None:
-        """Check the URL. Raises CommandError."""
+        """Check the URL. Raises CommandError if it is invalid, or if the package fastavro is missing."""
         _check_package()
         if not url.startswith(("http://", "https://")):
             raise CommandError(f"--registry {url}: expected a URL that begins with http:// or https://")
         self._url = url.rstrip("/")
 
     def get(self, path: str) -> Any:
-        """Return the registry's response, or None for 404. Raises CommandError."""
+        """Return the JSON value at a path of the registry, or None for status 404. Raises CommandError."""
         request = urllib.request.Request(
             f"{self._url}/{path}", headers={"Accept": "application/vnd.schemaregistry.v1+json"}
         )
@@ -61,7 +61,10 @@ class SchemaRegistry:
             ) from error
 
     def parse(self, registered: Any, name: str) -> Any:
-        """Parse a registered schema with its references. Raises FormatMismatch, CommandError."""
+        """Parse a schema with its references. Raises FormatMismatch, CommandError.
+
+        `registered` is the registry's response for the schema, and `name` is its name in error messages.
+        """
         import fastavro
 
         if registered is None:
@@ -93,7 +96,10 @@ class AvroDecoder:
     """A decoder of Avro values, with a cache of schemas."""
 
     def __init__(self, registry: str | None, files: Iterable[str]) -> None:
-        """Load the schema files. Values refer to them by fingerprint. Raises CommandError."""
+        """Load the schema files. Values refer to them by fingerprint. Raises CommandError.
+
+        `registry` is the URL of the registry for values that refer to a schema by id.
+        """
         self._registry = None if registry is None else SchemaRegistry(registry)
         self._by_fingerprint = dict(map(_schema_of_file, files))
         self._by_id: dict[int, Any] = {}
@@ -119,7 +125,7 @@ class AvroDecoder:
         try:
             value: object = fastavro.schemaless_reader(stream, schema, None)
         except Exception as error:
-            # fastavro raises many types of errors for bytes that are not of the schema.
+            # fastavro raises many types of errors for bytes that do not match the schema.
             raise _format_mismatch(error) from None
         if left := len(data) - start - stream.tell():
             raise FormatMismatch(f"{left} bytes follow the value")
@@ -141,7 +147,7 @@ class AvroDecoder:
 
 
 def subject_encoder(url: str, subject: str) -> Encode:
-    """Return an encoder with the latest schema of a subject, by schema id. Raises CommandError."""
+    """Return an encoder with a subject's latest schema. Values refer to it by id. Raises CommandError."""
     registry = SchemaRegistry(url)
     registered = registry.get(f"subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
     try:
@@ -152,7 +158,7 @@ def subject_encoder(url: str, subject: str) -> Encode:
 
 
 def file_encoder(path: str) -> Encode:
-    """Return an encoder with the schema of a file, by fingerprint. Raises CommandError."""
+    """Return an encoder with a file's schema. Values refer to it by fingerprint. Raises CommandError."""
     fingerprint, schema = _schema_of_file(path)
     return partial(_encode, BY_FINGERPRINT + fingerprint, schema)
 

@@ -86,7 +86,7 @@ def decode_or_hex(decode: Decode, data: bytes | None) -> tuple[object, str | Non
 
 
 def as_hex_object(data: bytes | None) -> object:
-    """Return bytes as a hex object, which `Encoder.encode_json` accepts."""
+    """Return bytes as a hex object, like {"hex": "00ff"}, which `Encoder.encode_json` accepts."""
     return None if data is None else {HEX: data.hex()}
 
 

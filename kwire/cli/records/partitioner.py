@@ -1,6 +1,7 @@
 """The default partitioner for keys, as in Java's producer, so that all producers agree.
 
-It is 32-bit Murmur2 with the seed of Kafka's `Utils.murmur2`, made positive, modulo the number of partitions.
+The partition is the 32-bit Murmur2 hash of the key with the seed of Kafka's `Utils.murmur2`, made positive,
+modulo the number of partitions.
 """
 
 from __future__ import annotations
@@ -27,5 +28,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """Return the partition of a key."""
+    """Return the index of the partition for a key; `partitions` is the number of partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

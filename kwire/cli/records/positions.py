@@ -37,7 +37,7 @@ def resolve_position(
 ) -> dict[TopicPartition, int]:
     """Return the offset of a position in each partition. Raises UsageError, ApiError, CommandError.
 
-    With `committed`, the end of a partition is its last stable offset.
+    With `committed`, the end of a partition is its last stable offset. A UsageError starts with `option`.
     """
     wanted = list(partitions)
     if len(position) > MAX_CHARS or (position.isdecimal() and int(position) > MAX_OFFSET):
@@ -69,7 +69,7 @@ def parse_duration_ms(text: str) -> int | None:
 def parse_timestamp(text: str, now_ms: int, option: str, expected: str = AGE_HELP) -> int:
     """Return a Unix time in ms for a duration before now or an ISO 8601 time, in UTC by default.
 
-    Raises UsageError.
+    Raises UsageError, which contains `option` and `expected`.
     """
     if (ago_ms := parse_duration_ms(text)) is not None:
         return max(0, now_ms - ago_ms)

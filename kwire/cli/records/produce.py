@@ -154,7 +154,7 @@ def _partition(line: InputRecord, options: Namespace, partitions: Sequence[int],
 
 
 def _partitions(cluster: CommandClient, topic: str) -> list[int]:
-    """Return the partitions of a topic, which the broker may create. Raises CommandError, ApiError."""
+    """Return the partitions of a topic. The broker may create the topic. Raises CommandError, ApiError."""
     began = time.monotonic()
 
     def attempt() -> list[int]:

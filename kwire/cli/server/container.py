@@ -1,8 +1,8 @@
 """`kwire container`: the entry point of the image, compatible with Apache Kafka's image (KIP-975).
 
-The environment overrides `server.properties` in the mounted directory. Without an environment and a mounted
-file, the image's own file applies, which configures one broker. A new data directory is formatted for the
-cluster in CLUSTER_ID.
+Kafka settings in the environment override `server.properties` in the mounted directory. The image's own file,
+which configures one broker, applies only without such settings and without a mounted file. A new data
+directory is formatted for the cluster in CLUSTER_ID.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEVELS: Final = {
     "FATAL": "error",
     "OFF": "error",
 }
-"""Log levels for the levels of Log4j."""
+"""kwire's log level for each level of Log4j."""
 
 HEALTH_TIMEOUT_SECONDS: Final = 5.0
 
@@ -87,7 +87,10 @@ def apply_image_defaults(environ: Mapping[str, str], given: Sequence[str] = ()) 
 
 
 def properties_file(environ: Mapping[str, str], mounted: str, default: str) -> str:
-    """Return the properties file that the environment overrides. Raises CommandError."""
+    """Return the path of the properties file to use: `mounted`, `default`, or /dev/null for none.
+
+    Raises CommandError if the mounted file cannot be read.
+    """
     is_configured = any(
         name in BROKER_KEYS or name.startswith(LISTENER_PREFIX) for name in environment_settings(environ)
     )
@@ -123,7 +126,7 @@ def _format(config: BrokerConfig, cluster_id: str) -> None:
     rng = random.SystemRandom()
     # Without bootstrap servers this node is the only voter.
     voters = [standalone_voter(config, rng)] if needs_voters(config) else []
-    # New clusters start without features that kwire does not serve, since brokers could not register.
+    # New clusters start without features that kwire does not serve: with these, brokers could not register.
     try:
         for line in format_directories(
             config,
@@ -156,7 +159,7 @@ def _check_health(properties: str, environ: Mapping[str, str]) -> int:
 def health_address(properties: str, environ: Mapping[str, str]) -> tuple[str, int]:
     """Return the address of the first listener that is not a controller's, or else of the first listener.
 
-    Other settings are ignored, since the broker may have had additional arguments. Raises CommandError.
+    Other settings are not validated, since some may be arguments of `run`. Raises CommandError.
     """
     try:
         with open(properties, encoding="iso-8859-1") as file:

@@ -103,7 +103,10 @@ def _configure_logging(options: argparse.Namespace) -> None:
 
 
 def _choose(given: str | None, variable: str, choices: Sequence[str], default: str) -> str:
-    """Return the value of an option, an environment variable or a default. Raises UsageError."""
+    """Return `given`, or else the environment variable, or else the default, in lower case.
+
+    Raises UsageError if the value is not one of `choices`.
+    """
     chosen = given or os.environ.get(variable, default)
     if chosen.lower() not in choices:
         raise UsageError(f"{variable} is {chosen!r}: expected one of {', '.join(choices)}")
@@ -111,7 +114,7 @@ def _choose(given: str | None, variable: str, choices: Sequence[str], default: s
 
 
 def _slow_seconds(options: argparse.Namespace) -> float:
-    """Return the limit above which requests are logged as slow, or infinity. Raises UsageError."""
+    """Return the time in seconds above which requests are logged as slow, or infinity. Raises UsageError."""
     given: str | None = options.slow_request_ms or os.environ.get("KWIRE_SLOW_REQUEST_MS")
     if given is None:
         return math.inf
@@ -121,7 +124,7 @@ def _slow_seconds(options: argparse.Namespace) -> float:
 
 
 def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | None:
-    """Bind the HTTP port, if there is one. Raises BindError, CommandError."""
+    """Bind the HTTP port; return None if none is configured. Raises BindError, CommandError."""
     # In a compose file, an unset variable is empty.
     where: str | None = options.http if options.http is not None else os.environ.get("KWIRE_HTTP") or None
     has_console = _choose("true" if options.console else None, "KWIRE_CONSOLE", BOOLEANS, "false") == "true"
@@ -195,7 +198,7 @@ class _CrashRecorder:
         self._recorder: FlightRecorder | None = None
 
     def watch(self, broker: RunningNode) -> None:
-        """Start recording. systemd ends a hanging service with SIGABRT."""
+        """Start recording, and write the record on SIGABRT, with which systemd ends a hanging service."""
         self._recorder = FlightRecorder(broker)
         self._recorder.begin()
         faulthandler.enable()  # for signals after which Python code cannot run

@@ -57,7 +57,7 @@ class CommandClient(ClusterClient):
         return node_id
 
     def wait_for_topic(self, topic: str, condition: Callable[[MetadataResponseTopic], bool]) -> None:
-        """Wait until a broker's metadata shows a change, so that the next command sees it.
+        """Wait until a topic's metadata fulfills `condition`, so that the next command sees a change.
 
         The controller has already made the change, so a timeout is not an error. Raises Disconnected.
         """
@@ -67,9 +67,9 @@ class CommandClient(ClusterClient):
         )
 
     def wait_for_all_brokers(self, condition: Callable[[int], bool], output: Output) -> None:
-        """Wait until each broker has applied a change. Print a note if some have not. Never raises an error.
+        """Wait until each broker has applied a change. Print a note if some have not.
 
-        `condition` queries one broker by its id.
+        `condition` queries the broker with the given id for the change. Errors of the query are not raised.
         """
         if unaware := self.stale_brokers(condition, min(PROPAGATION_SECONDS, self.timeout_seconds)):
             nodes, verb = ("node", "has") if len(unaware) == 1 else ("nodes", "have")

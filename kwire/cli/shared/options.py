@@ -15,7 +15,7 @@ Run = Callable[[argparse.Namespace, Output], int]
 
 
 class HelpArguments(TypedDict):
-    """Arguments of an argparse parser."""
+    """The arguments of an argparse parser that determine its help text and option matching."""
 
     description: str
     epilog: str | None

@@ -41,7 +41,7 @@ class Output:
     ) -> None:
         """Print rows as a table, or as a JSON array of objects.
 
-        Without rows, the text output is the note `empty`.
+        `color` returns the color of a row, or None. Without rows, the text output is the note `empty`.
         """
         if self.as_json:
             self.document(rows)
@@ -74,7 +74,7 @@ class Output:
             self.line(text)
 
     def finish(self) -> None:
-        """Print the JSON array of everything that was reported."""
+        """Print the JSON array of the reported fields, if there are any."""
         if self._reports:
             self.document(self._reports)
 
@@ -153,7 +153,7 @@ def _format_cell(value: object) -> str:
 
 
 def format_time(timestamp_ms: int) -> str | None:
-    """Return a time as ISO 8601 in UTC; None for a negative timestamp."""
+    """Return a time as ISO 8601 in UTC, or the number if the year exceeds 9999; None if it is negative."""
     if timestamp_ms < 0:
         return None
     try:

@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
     def _take_trailing_positionals(self, found: Any, rest: list[str]) -> bool:
         """Assign positional arguments that follow options, and return whether all were assigned.
 
-        argparse assigns all positionals when it meets the first: in `TOPIC --key KEY VALUE`, only the topic.
+        argparse fills all positionals when it meets the first one, so `TOPIC --key KEY VALUE` has VALUE left.
         """
         positionals = self._get_positional_actions()
         if not positionals or any(word.startswith("-") for word in rest):

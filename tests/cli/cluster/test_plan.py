@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kwire.cli.cluster.plan import Address, ControllerAddresses, NodeCounts, Roles, addresses, properties
+from kwire.cli.cluster.plan import ControllerAddresses, NodeCounts, NodePorts, Roles, assign_ports, properties
 from kwire.cli.shared.command_error import CommandError
 
 B: Roles = ("broker",)
@@ -63,10 +63,10 @@ def test_impossible_node_counts_are_refused(
 
 
 def test_broker_ports_come_before_controller_ports() -> None:
-    assert addresses({100: C, 1: B, 2: BC}, 9092) == {
-        100: Address(None, 9095),
-        1: Address(9092, None),
-        2: Address(9093, 9094),
+    assert assign_ports({100: C, 1: B, 2: BC}, 9092) == {
+        100: NodePorts(None, 9095),
+        1: NodePorts(9092, None),
+        2: NodePorts(9093, 9094),
     }
 
 
@@ -77,7 +77,7 @@ def test_added_controller_joins_the_quorum() -> None:
         "controller.quorum.bootstrap.servers": "127.0.0.1:9094,127.0.0.1:9095",
         "controller.quorum.auto.join.enable": "true",
     }
-    text = properties(101, C, Address(None, 9095), lines, 3, Path("/data"), {"min.insync.replicas": "1"})
+    text = properties(101, C, NodePorts(None, 9095), lines, 3, Path("/data"), {"min.insync.replicas": "1"})
     assert "\nlisteners=CONTROLLER://127.0.0.1:9095\n" in text
     assert "\nmin.insync.replicas=1\n" in text
     assert quorum.lines(B, joins=True).keys() == {"controller.quorum.bootstrap.servers"}
