@@ -38,7 +38,7 @@ def _collector() -> Iterator[None]:
         (["serve", "--http", "0", "--console-writes"], 2, "has no effect without the console: add --console"),
         (["serve", "no-such.properties"], 1, "no-such.properties: No such file or directory: give the path"),
         (["format"], 2, "--cluster-id is missing"),
-        (["format", "-t", "x", "--standalone", "--no-initial-controllers"], 2, "exclude each other"),
+        (["format", "-t", "x", "--standalone", "--no-initial-controllers"], 2, "use only one of"),
         (["format", "-t", "x", "--node-id", "x"], 1, "Invalid value x for configuration node.id: "),
         (["container", "run", "A"], 2, "A: expected NAME=VALUE"),
         (

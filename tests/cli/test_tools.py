@@ -100,7 +100,7 @@ def test_unwritable_standard_output_is_one_sentence(
 def test_closed_standard_input_is_an_error(broker: Broker) -> None:
     command = f"{sys.executable} -m kwire produce closed -b {broker.bootstrap_servers}"
     for rest, status, expected in (
-        ("<&-", 2, "standard input is closed: give lines on it"),
+        ("<&-", 2, "standard input is closed: write lines to it"),
         ("x <&-", 0, ""),
     ):
         result = subprocess.run(["sh", "-c", f"{command} {rest}"], capture_output=True, text=True, cwd=ROOT)

@@ -379,7 +379,7 @@ def _delete_offsets(cluster: CommandClient, options: Namespace, output: Output) 
         {"group": options.group, "topic": topic, "partition": index, "committed": committed[topic, index]}
         for topic, index in partitions
     ]
-    output.show(rows, empty=f"group {options.group} has no committed offsets there")
+    output.show(rows, empty=f"group {options.group} has no committed offsets in the selected partitions")
     if not options.execute:
         output.note(DRY_RUN_NOTE)
 

@@ -199,7 +199,7 @@ def _offsets(
 
 def _create(cluster: CommandClient, options: Namespace, output: Output) -> None:
     if options.replica_assignment and (options.partitions or options.replication_factor):
-        raise UsageError("--replica-assignment excludes --partitions and --replication-factor")
+        raise UsageError("--replica-assignment cannot be used with --partitions or --replication-factor")
     for option, value in (
         ("partitions", options.partitions),
         ("replication-factor", options.replication_factor),

@@ -305,13 +305,13 @@ def _abort(cluster: CommandClient, options: Namespace, output: Output) -> None:
     found = next((one for one in open_ if one.txn_start_offset == options.start_offset), None)
     if found is None:
         known = (
-            f"open transactions start at {', '.join(str(one.txn_start_offset) for one in open_)}"
+            f"open transactions start at offsets {', '.join(str(one.txn_start_offset) for one in open_)}"
             if open_
             else "the partition has no open transaction"
         )
         raise CommandError(
-            f"no open transaction of {options.topic}-{options.partition} starts at {options.start_offset}: "
-            f"{known}"
+            f"no open transaction of {options.topic}-{options.partition} starts at offset "
+            f"{options.start_offset}: {known}"
         )
     if options.execute:
         request = WriteTxnMarkersRequest(
@@ -336,7 +336,8 @@ def _abort(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
         cluster.retry(attempt)
     output.report(
-        f"the transaction of producer {found.state.producer_id} that starts at {found.txn_start_offset} "
+        f"the transaction of producer {found.state.producer_id} that starts at offset "
+        f"{found.txn_start_offset} "
         + ("was aborted" if options.execute else "would be aborted: use --execute to abort it"),
         topic=options.topic,
         partition=options.partition,
@@ -358,7 +359,8 @@ def _terminate(cluster: CommandClient, options: Namespace, output: Output) -> No
 
     cluster.retry(attempt)
     output.report(
-        f"the open transaction of {options.id} was aborted, if there was one, and its producer was fenced",
+        f"the open transaction of transactional id {options.id} was aborted, if there was one, and its "
+        f"producer was fenced",
         transactional_id=options.id,
         terminated=True,
     )

@@ -107,7 +107,7 @@ def _wait_for_all_brokers(
 def _read_password(user: str) -> str:
     """Read a password from a prompt, or from the first line of standard input. Raises CommandError."""
     if sys.stdin is None:
-        raise UsageError("standard input is closed: give the password on it")
+        raise UsageError("standard input is closed: write the password to it")
     try:
         if sys.stdin.isatty():
             from getpass import getpass

@@ -96,9 +96,9 @@ def _replication_factor_note(directory: ClusterDirectory, nodes: Sequence[Cluste
     if not behind:
         return None
     return (
-        f"existing topics keep their replicas, kafka-reassign-partitions can add some; nodes "
+        f"existing topics keep their replicas, and kafka-reassign-partitions can add replicas; nodes "
         f"{', '.join(behind)} still create topics with fewer than {most} replicas: raise the replication "
-        f"factors in their properties, and run {directory.command('restart')} for each"
+        f"factors in their properties files, and run {directory.command('restart')} for each node"
     )
 
 
@@ -121,7 +121,8 @@ def _settings_note(
     ]
     return (
         f"existing nodes {', '.join(behind)} keep their own settings of "
-        f"{', '.join(keys)}: edit their properties, and run {directory.command('restart')} for each"
+        f"{', '.join(keys)}: edit their properties files, and run {directory.command('restart')} for each "
+        f"node"
     )
 
 
@@ -246,7 +247,7 @@ def _render_status(directory: ClusterDirectory, *, as_json: bool) -> str:
     nodes = directory.nodes()
     if not nodes:
         raise CommandError(
-            f"no node in {directory.path} is complete: {directory.command('up')} completes them"
+            f"no node in {directory.path} is completely set up: {directory.command('up')} completes the setup"
         )
     status = ClusterStatus(nodes, query_brokers(nodes), query_quorum(nodes))
     return status.as_json() if as_json else "\n".join(status.lines())

@@ -237,10 +237,10 @@ class ClusterDirectory:
         """
         for key in NODE_KEYS:
             if key in settings:
-                raise UsageError(f"--set {key}: this key differs from node to node")
+                raise UsageError(f"--set {key}: kwire cluster sets this key for each node")
         for key in CLUSTER_KEYS:
             if key in settings:
-                raise UsageError(f"--set {key}: this key follows from the nodes of the cluster")
+                raise UsageError(f"--set {key}: kwire cluster sets this key from the nodes of the cluster")
         try:
             load(None, {}, settings)
         except ConfigError as error:

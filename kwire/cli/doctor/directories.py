@@ -51,7 +51,7 @@ def findings(config: BrokerConfig, now_ms: int) -> Iterator[Finding]:
             owner = owners.formatted[home]
             yield ok(AREA, f"belongs to node {owner.node_id} of cluster {owner.cluster_id}")
     except (IncompleteMetaProperties, StartRefused, StorageError) as error:
-        yield problem(AREA, "a broker cannot start on it", str(error))
+        yield problem(AREA, "a broker cannot start with these log directories", str(error))
 
 
 def is_in_use(config: BrokerConfig) -> bool:

@@ -114,7 +114,7 @@ def configuration_findings(config: BrokerConfig) -> Iterator[Finding]:
         yield problem(
             _CONFIGURATION,
             f"min.insync.replicas={least} is more than default.replication.factor={replicas}",
-            "raise the latter: acks=all fails on every new topic",
+            "raise default.replication.factor: acks=all fails on every new topic",
         )
     elif config.is_broker and least == replicas > 1:
         yield warning(

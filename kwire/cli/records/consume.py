@@ -44,7 +44,7 @@ def parser(name: str) -> ArgumentParser:
         "--from", dest="start", default=END, metavar="POSITION", help=f"{POSITIONS_HELP} (default: end)"
     )
     parser.add_argument(
-        "--until", metavar="POSITION", help="stop there; positions are resolved when the command starts"
+        "--until", metavar="POSITION", help="stop at this position, which is resolved when the command starts"
     )
     parser.add_argument("-n", "--max", type=int, metavar="N", help="stop after N records")
     parser.add_argument("--idle", type=float, metavar="SECONDS", help="stop after this time without records")
@@ -60,7 +60,7 @@ def parser(name: str) -> ArgumentParser:
 
 def run(options: Namespace, output: Output) -> int:
     if options.values and options.json:
-        raise UsageError("--values and --json exclude each other")
+        raise UsageError("--values and --json cannot be used together")
     if options.max is not None and options.max < 1:
         raise UsageError(f"--max {options.max}: expected 1 or more")
     if options.idle is not None and not options.idle >= 0:

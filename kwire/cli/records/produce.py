@@ -93,7 +93,7 @@ def run(options: Namespace, output: Output) -> int:
     if options.key_separator == "":
         raise UsageError("--key-separator is empty: expected the text between key and value")
     if sys.stdin is None and not options.values:
-        raise UsageError("standard input is closed: give lines on it, or values as arguments")
+        raise UsageError("standard input is closed: write lines to it, or pass values as arguments")
     settings = settings_from_options(options)
     acks, codec = _producer_settings(options, settings.properties)
     key, value = encoders(options, settings.properties)

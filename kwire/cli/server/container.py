@@ -75,7 +75,7 @@ def apply_image_defaults(environ: Mapping[str, str], given: Sequence[str] = ()) 
     if settings.get("KAFKA_PROCESS_ROLES") == "controller":
         if advertised:
             raise CommandError(
-                "KAFKA_ADVERTISED_LISTENERS is set, but clients do not use controllers: leave it out"
+                "KAFKA_ADVERTISED_LISTENERS is set, but clients do not connect to controllers: remove it"
             )
         settings.pop("KAFKA_ADVERTISED_LISTENERS", None)
     elif advertised and not settings.get("KAFKA_LISTENERS"):
@@ -100,7 +100,7 @@ def properties_file(environ: Mapping[str, str], mounted: str, default: str) -> s
     except FileNotFoundError:
         return os.devnull if is_configured else default
     except OSError as error:
-        raise CommandError(f"{mounted}: {error.strerror}") from error
+        raise CommandError(f"{mounted}: {error.strerror}: mount a file that this user can read") from error
 
 
 def _format(config: BrokerConfig, cluster_id: str) -> None:

@@ -31,9 +31,7 @@ def run(options: argparse.Namespace) -> int:
         fresh = uuid_to_text(new_uuid(rng))
         raise UsageError(f"--cluster-id is missing: for a new cluster, use --cluster-id {fresh}")
     if options.standalone + options.no_initial_controllers + (options.initial_controllers is not None) > 1:
-        raise UsageError(
-            "--standalone, --no-initial-controllers and --initial-controllers exclude each other"
-        )
+        raise UsageError("use only one of --standalone, --no-initial-controllers and --initial-controllers")
     options.properties = options.properties or options.config
     if options.node_id is not None:
         options.overrides.append(f"node.id={options.node_id}")

@@ -115,7 +115,7 @@ def test_delete_offsets_only_with_execute(
     run("groups", "delete-offsets", "forgets", "--topic", "fill", "--execute")
     assert _committed(admin, "forgets") == []
     again = run("groups", "delete-offsets", "forgets", "--topic", "fill")
-    assert "has no committed offsets there" in again.err
+    assert "has no committed offsets in the selected partitions" in again.err
 
 
 def test_group_is_deleted(run: RunCommand, broker: Broker, topic: str) -> None:

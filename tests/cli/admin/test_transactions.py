@@ -79,7 +79,7 @@ def test_hanging_transaction_is_found_and_aborted(
     (row,) = run("transactions", "find-hanging", "--older-than", "0ms", "--json").json
     assert (row["topic"], row["start_offset"]) == ("hung", 1)
     abort = ("transactions", "abort", "hung", "--partition", "0", "--start-offset")
-    assert "open transactions start at 1" in run(*abort, "0").sentence
+    assert "open transactions start at offsets 1" in run(*abort, "0").sentence
     assert "would be aborted" in run(*abort, "1").out
     committed = ("consume", "hung", "--from", "0", "--until", "end", "--values", "--read-committed")
     assert len(run("transactions", "find-hanging", "hung", "--older-than", "0ms", "--json").json) == 1

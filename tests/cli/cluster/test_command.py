@@ -269,8 +269,11 @@ def test_status_watch_repeats_until_ctrl_c(cluster: ClusterCommand, monkeypatch:
         (["up", "--combined", "8"], "--combined 8: expected 1 to 7"),
         (["up", "--combined", "3", "--controllers", "1"], "option, --combined or --controllers"),
         (["up", "--port", "65533"], "--port 65533: expected 1 to 65530, for 3 nodes"),
-        (["up", "--set", "node.id=5"], "--set node.id: this key differs from node to node"),
-        (["up", "--set", "controller.quorum.voters=1@a:1"], "this key follows from the nodes of the cluster"),
+        (["up", "--set", "node.id=5"], "--set node.id: kwire cluster sets this key for each node"),
+        (
+            ["up", "--set", "controller.quorum.voters=1@a:1"],
+            "kwire cluster sets this key from the nodes of the cluster",
+        ),
         (["up", "--set", "num.partitions"], "--set num.partitions: expected KEY=VALUE"),
         (["up", "--set", "num.partition=3"], "did you mean num.partitions?"),
     ],
