@@ -213,7 +213,7 @@ class _PendingSends:
                 if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
                     raise
                 raise DeliveryError(
-                    f"{self._target.name} cannot be sent offset {record.source_offset} of the source: the "
+                    f"cannot send offset {record.source_offset} of the source to {self._target.name}: the "
                     f"record is larger than the client's message.max.bytes"
                 ) from None
             else:
@@ -421,7 +421,9 @@ def deliver_same_offsets(
     """
     next_offset = end_offset(target)
     if next_offset < start:
-        raise DeliveryError(f"{target.name} ends at offset {next_offset}, before the first offset {start}")
+        raise DeliveryError(
+            f"{target.name} ends at offset {next_offset}, before the first offset {start} of the source"
+        )
     _check_target_matches(target, records_from, next_offset)
     producer = Producer({**PRODUCER, **target.client, "enable.idempotence": True})
     sending = _PendingSends(producer, target)
@@ -431,7 +433,7 @@ def deliver_same_offsets(
             if record.source_offset != next_offset:
                 raise DeliveryError(
                     f"{target.name} cannot have the source's offsets: the source has no offset between "
-                    f"{next_offset - 1} and {record.source_offset}"
+                    f'{next_offset - 1} and {record.source_offset}; set offsets to "map"'
                 )
             sending.send(record)
             next_offset += 1

@@ -45,7 +45,7 @@ class Metrics:
         self._records = Counter("kwire_pipeline_records", "Records read", ["query"], registry=self._registry)
         self._input_rate = gauge("input_records_per_second", "Records that arrived per second")
         self._rate = gauge("processed_records_per_second", "Records processed per second")
-        self._seconds = gauge("batch_seconds", "Duration of the last micro-batch")
+        self._seconds = gauge("batch_seconds", "Duration of the last micro-batch in seconds")
         self._behind = gauge("offsets_behind", "Offsets that the slowest partition is behind its end")
         self._state = gauge("state_rows", "Rows in the stream's state store")
         self._watermark = gauge("watermark_seconds", "Watermark of event time as a Unix timestamp")

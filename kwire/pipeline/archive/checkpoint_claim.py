@@ -27,7 +27,7 @@ def stream_id(checkpoint: Path) -> str:
     try:
         return str(json.loads(path.read_text(encoding="utf-8"))["id"])
     except (ValueError, KeyError, TypeError):
-        raise ArchiveError(f"{path} does not contain an id of Spark") from None
+        raise ArchiveError(f"{path} does not contain the id of a Spark stream") from None
 
 
 def claim_checkpoint(checkpoint: Path, archive: Archive) -> None:
@@ -81,7 +81,9 @@ def _check_recorded(checkpoint: Path, archive: Archive) -> None:
     except FileNotFoundError:
         return  # The checkpoint is from a version without this file, and no micro-batch has completed.
     except (ValueError, KeyError, TypeError):
-        raise ArchiveError(f"{path} does not name an archive: is the checkpoint another program's?") from None
+        raise ArchiveError(
+            f"{path} does not name an archive: is this the checkpoint of another program?"
+        ) from None
     if recorded != _relative_archive_path(checkpoint, archive):
         other = os.path.normpath(checkpoint / recorded)
         raise ArchiveError(

@@ -91,7 +91,7 @@ class Commit(NamedTuple):
         """
         content: dict[str, Any] = json.loads(data)
         if content["format"] != FORMAT:
-            raise ValueError(f"it has format {content['format']}")
+            raise ValueError(f"unknown format {content['format']}")
         return cls(
             number,
             content["job"],

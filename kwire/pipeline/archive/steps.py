@@ -117,7 +117,7 @@ def _offsets(path: Path) -> dict[str, dict[int, int]]:
             for topic, partitions in content.items()
         }
     except (ValueError, AttributeError, IndexError) as error:
-        raise ArchiveError(f"{path} does not contain offsets of Spark: {error}") from None
+        raise ArchiveError(f"{path} does not contain offsets in Spark's format: {error}") from None
 
 
 def check_no_gap(starts: PartitionOffsets, known: ArchiveEnds) -> None:
@@ -132,7 +132,8 @@ def check_no_gap(starts: PartitionOffsets, known: ArchiveEnds) -> None:
             if start > end:
                 raise ArchiveError(
                     f"this micro-batch begins at offset {start} of {topic}-{partition} but the archive ends "
-                    f"at {end}: the checkpoint belongs to another archive, or the archive is an older copy"
+                    f"at {end}: the checkpoint belongs to another archive, or the archive is an older copy; "
+                    f"choose another checkpoint and a new directory"
                 )
 
 

@@ -259,7 +259,10 @@ class Mirror:
         """
         seen = [(one.topic, one.partition) for one in done]
         if len(set(seen)) < len(seen):
-            raise DeliveryError(f"Spark split partitions, which a mirror needs complete: {sorted(seen)}")
+            raise DeliveryError(
+                f"Spark split a partition, but a mirror delivers the records of a partition in order: "
+                f"{sorted(seen)}; remove input options that split partitions"
+            )
         left = {
             key: part
             for key, part in plan.items()
@@ -328,7 +331,7 @@ def claim_checkpoint(config: MirrorConfig) -> bool:
     except FileNotFoundError:
         recorded = None
     except ValueError:
-        raise DeliveryError(f"{path} is not valid JSON: is the checkpoint another program's?") from None
+        raise DeliveryError(f"{path} is not valid JSON: is this the checkpoint of another program?") from None
     if recorded is None and used:
         raise DeliveryError(
             f"{config.checkpoint} is not the checkpoint of a mirror: choose another checkpoint"

@@ -242,7 +242,9 @@ def _restore(config: RestoreConfig, part: PartitionTask) -> Restored:
                 check_continues=partial(selection.check_continues, target.name, config.job),
             )
     except KafkaException as error:
-        raise DeliveryError(f"{target.name} of the target: {error.args[0].str()}") from None
+        raise DeliveryError(
+            f"cannot write to {target.name} of the target cluster: {error.args[0].str()}"
+        ) from None
     return Restored(target.topic, partition, mode, count, next_offset, source.zero_timestamps)
 
 
@@ -330,7 +332,7 @@ def _mode(
     if preserved is None or end == 0:
         return SAME if whole and dense and end == 0 else MAP
     if end > preserved:
-        why = f"it ends at offset {end} but was restored up to {preserved}, so another program writes to it"
+        why = f"{target.name} ends at offset {end}, not {preserved}: another program writes to it"
     elif not dense:
         missing = end_of(files) - sum(file.records for file in files)
         why = f"the archive now lacks {missing} of the offsets below {end_of(files)}"
@@ -339,7 +341,7 @@ def _mode(
     else:
         return SAME
     raise ArchiveError(
-        f"{target.name} has the offsets of {config.directory} but cannot be continued with them: {why}; "
+        f"cannot continue to restore {target.name} with the offsets of {config.directory}: {why}; "
         f'choose another suffix, or offsets = "map" to send all records again'
     )
 
@@ -358,7 +360,7 @@ def _record_preserved(
     except (OSError, ArchiveError) as error:
         if config.offsets == AUTO:
             raise ArchiveError(
-                f"{config.directory} cannot record that {target.name} has its offsets: {error}; "
+                f"cannot record in {config.directory} that {target.name} has the archive's offsets: {error}; "
                 f'set offsets to "same" or "map", which need no record'
             ) from None
 

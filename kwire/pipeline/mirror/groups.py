@@ -266,7 +266,8 @@ class GroupOffsetSync:
             for message in messages(self._consumer, partition_key, offset):
                 return decode_entry(message)
             raise DeliveryError(
-                f"{partition_key.topic}-{partition_key.partition} has no entry at offset {offset} any more"
+                f"the offset map {partition_key.topic}-{partition_key.partition} no longer has an entry at "
+                f"offset {offset}"
             )
 
         return fetch

@@ -94,7 +94,9 @@ def deliver_part(key: tuple[str, int], part: PartitionStep, records: Iterable[Ou
             assert delivery.next_offset is not None
             return PartitionResult(topic, partition, count, delivery.next_offset)
     except KafkaException as error:
-        raise DeliveryError(f"{part.target.name} of the target: {error.args[0].str()}") from None
+        raise DeliveryError(
+            f"cannot write to {part.target.name} of the target cluster: {error.args[0].str()}"
+        ) from None
 
 
 def first_offset(
@@ -160,4 +162,4 @@ def _offsets(path: Path) -> dict[tuple[str, int], int]:
             for partition, offset in partitions.items()
         }
     except (OSError, ValueError, AttributeError, IndexError) as error:
-        raise DeliveryError(f"{path} does not contain offsets of Spark: {error}") from None
+        raise DeliveryError(f"{path} does not contain offsets in Spark's format: {error}") from None

@@ -41,7 +41,7 @@ class PreservedOffsets:
         try:
             content = json.loads(path.read_bytes())
             if content["format"] != FORMAT:
-                raise ValueError(f"it has format {content['format']}")
+                raise ValueError(f"unknown format {content['format']}")
             return int(content["end"])
         except (FileNotFoundError, NotADirectoryError):
             return None

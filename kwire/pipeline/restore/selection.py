@@ -60,6 +60,6 @@ class Selection(NamedTuple):
         else:
             return
         raise DeliveryError(
-            f"the job {job} has restored {what} to {target}, so it would skip records before the end of "
-            f"that range: choose another restore.job"
+            f"the job {job} has restored {what} to {target}, so the job would skip other records: "
+            f"choose another restore.job"
         )

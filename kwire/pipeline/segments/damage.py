@@ -29,7 +29,7 @@ class Damage(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.topic}-{self.partition}: skipped offsets {self.start_offset} to {self.end_offset - 1}: "
+            f"Skipped offsets {self.start_offset} to {self.end_offset - 1} of {self.topic}-{self.partition}: "
             f"{self.reason}"
         )
 

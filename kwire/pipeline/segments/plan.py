@@ -73,7 +73,8 @@ def resolve(options: Options, log: PartitionLog, bound: Bound, *, is_start: bool
         return found
     offset = bound.offsets.get(key, offset)
     if offset is None:
-        raise SegmentsError(f"no offset was given for {log.name}, which is subscribed")
+        option = "startingOffsets" if is_start else "endingOffsets"
+        raise SegmentsError(f"{option!r} has no offset for {log.name}")
     if offset == EARLIEST:
         return log.start_offset()
     if offset == LATEST:

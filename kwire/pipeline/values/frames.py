@@ -67,7 +67,9 @@ def _check_names(spark: SparkSession, type_: DataType) -> None:
     if spark.conf.get("spark.sql.caseSensitive") == "true":
         return
     for both in duplicate_fields(_type_json(type_), DATA):
-        raise ConfigError(f"{both}, which Spark does not distinguish: set values.schema with one of them")
+        raise ConfigError(
+            f"{both}, which Spark does not distinguish: set values.schema with one of these fields"
+        )
 
 
 def _avro_plan(config: ValuesConfig) -> Plan:

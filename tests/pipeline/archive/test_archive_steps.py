@@ -155,7 +155,8 @@ class TestSteps:
             check_no_gap({"t": {0: 501}}, self.KNOWN)
         assert str(caught.value) == (
             "this micro-batch begins at offset 501 of t-0 but the archive ends at 500: the checkpoint "
-            "belongs to another archive, or the archive is an older copy"
+            "belongs to another archive, or the archive is an older copy; choose another checkpoint and a "
+            "new directory"
         )
 
     def test_missing_files_of_a_step_are_detected(self) -> None:

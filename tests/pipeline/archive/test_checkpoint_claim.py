@@ -125,5 +125,5 @@ def test_a_malformed_claim_is_named(tmp_path: Path, text: str) -> None:
 def test_a_checkpoint_that_is_not_sparks_is_named(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path / "c")
     (checkpoint / "metadata").write_text("")
-    with pytest.raises(ArchiveError, match="does not contain an id of Spark"):
+    with pytest.raises(ArchiveError, match="does not contain the id of a Spark stream"):
         claim_checkpoint(checkpoint, Archive(tmp_path / "a"))

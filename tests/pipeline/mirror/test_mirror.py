@@ -180,7 +180,7 @@ def test_step_ranges_are_read_from_the_checkpoint(tmp_path: Path) -> None:
         ("t", 0): StepRange(10, 15, False),
         ("t", 1): StepRange(None, 3, True),
     }
-    with pytest.raises(DeliveryError, match="offsets/7 does not contain offsets of Spark"):
+    with pytest.raises(DeliveryError, match="offsets/7 does not contain offsets in Spark's format"):
         checkpoint_ranges(tmp_path, 7)
 
 

@@ -132,7 +132,7 @@ def test_only_the_batch_with_corrupt_content_is_skipped(bench: LogHarness, log: 
     rows(ranges(bench, onCorrupt="skip", skippedRangesPath=str(tmp_path / "told")))
     [told] = read_damage(tmp_path / "told")
     assert (told.start_offset, told.end_offset) == (hurt.base_offset, hurt.last_offset + 1)
-    assert str(told).startswith(f"topic-0: skipped offsets {hurt.base_offset} to {hurt.last_offset}: ")
+    assert str(told).startswith(f"Skipped offsets {hurt.base_offset} to {hurt.last_offset} of topic-0: ")
 
 
 def test_a_truncated_segment_continues_with_the_next_one(bench: LogHarness, log: Log, tmp_path: Path) -> None:
