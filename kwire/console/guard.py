@@ -67,5 +67,5 @@ def write_refusal(headers: Mapping[str, str], token_given: str, token: str) -> s
     if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
         return f"this form was sent by a page of {origin[:80]}: nothing was changed"
     if not hmac.compare_digest(token_given.encode(), token.encode()):
-        return "this form is from before the console's last start: reload its page. Nothing was changed"
+        return "the console was restarted after this form was loaded: reload the form. Nothing was changed"
     return ""

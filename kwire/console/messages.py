@@ -206,7 +206,7 @@ def _nearest_offset(at: int, bounds: LogOffsets) -> tuple[int, str]:
     if at > bounds.high_watermark:
         return (
             bounds.high_watermark,
-            f"Offset {at} does not exist yet: the next one is {bounds.high_watermark}.",
+            f"Offset {at} does not exist yet: the next offset is {bounds.high_watermark}.",
         )
     return at, ""
 
@@ -216,8 +216,8 @@ def _missing_reason(offset: int, bounds: LogOffsets) -> str:
     if offset >= bounds.high_watermark or bounds.log_start == bounds.high_watermark:
         return f"the next offset is {bounds.high_watermark}"
     if offset < bounds.log_start:
-        return f"the log starts at {bounds.log_start}"
-    return "it may have been compacted away, or be a transaction marker"
+        return f"the log starts at offset {bounds.log_start}"
+    return "compaction may have removed it, or it is the offset of a transaction marker"
 
 
 def _parse_key(text: str, form: str) -> bytes | None:

@@ -58,7 +58,7 @@ async def test_messages_are_paged(
     assert "value 49" in first
     assert "value 50" not in first
     assert "?from=50" in first
-    assert "Offset 500 does not exist yet: the next one is 120" in await console.page(
+    assert "Offset 500 does not exist yet: the next offset is 120" in await console.page(
         "/topics/paged/0?from=500"
     )
     assert "expected 'beginning'" in await console.page("/topics/paged/0?from=x", 400)
@@ -80,13 +80,15 @@ async def test_messages_after_deleted_records(
     ):
         page = await console.page(f"/topics/trimmed/0{query}")
         assert ("value 55" in page, "value 54" in page, page.count(gone)) == (True, False, notes), query
-    assert "no message at offset 3: the log starts at 55" in await console.page("/topics/trimmed/0/3", 404)
+    assert "no message at offset 3: the log starts at offset 55" in await console.page(
+        "/topics/trimmed/0/3", 404
+    )
     assert "Offset 3 was deleted" in await console.page("/topics/trimmed/0?from=3&key=key%201")
     for digits in (str(1 << 63), "9" * 5000):
         result = await console.page(f"/topics/trimmed/0?from={digits}", 400)
         assert f"from {digits[:40]}: expected 'beginning', 'end', an offset" in result
     beyond = await console.page(f"/topics/trimmed/0?from={(1 << 63) - 1}")
-    assert "does not exist yet: the next one is 60" in beyond
+    assert "does not exist yet: the next offset is 60" in beyond
     assert "There are no messages from offset 60 on" in beyond
 
 

@@ -36,9 +36,9 @@ def topic(admin: AdminClient) -> None:
         ({"origin": "https://evil.example"}, TOKEN, "sent by a page of https://evil.example"),
         ({"origin": "http://127.0.0.1:9999"}, TOKEN, "sent by a page of http://127.0.0.1:9999"),
         ({"origin": "null"}, TOKEN, "sent by a page of null"),
-        (OWN, "", "from before the console's last start"),
-        (OWN, "guessed", "from before the console's last start"),
-        (OWN, "ümlaut", "from before the console's last start"),
+        (OWN, "", "the console was restarted after this form was loaded"),
+        (OWN, "guessed", "the console was restarted after this form was loaded"),
+        (OWN, "ümlaut", "the console was restarted after this form was loaded"),
     ],
 )
 async def test_cross_site_form_is_refused(

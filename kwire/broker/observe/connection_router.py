@@ -29,8 +29,8 @@ A connection without any byte is closed. If only a part of the line has arrived,
 PEEK_PAUSE_SECONDS: Final = 0.02
 """The pause before peeking again at an incomplete line. The pause doubles each time."""
 TOO_MANY_PAGES: Final = (
-    "the console serves one page per second while the broker serves other clients, and too many wait: "
-    "try again later"
+    "the console serves one page per second while the broker serves other clients, and too many requests "
+    "are waiting: try again later"
 )
 
 

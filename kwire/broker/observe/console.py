@@ -78,7 +78,9 @@ class ConsoleProcess:
             except BlockingIOError:  # the console has not accepted the connections before this one
                 return OVERLOADED
             except OSError as error:
-                self._logger.warning("Cannot pass a connection to the console: %s", error)
+                self._logger.warning(
+                    "Cannot pass a connection to the console process, restarting it: %s", error
+                )
                 self.close()
         return CONSOLE_FAILED
 
@@ -101,7 +103,9 @@ class ConsoleProcess:
         if self._process is not None:
             if self._process.poll() is None:
                 return self._channel
-            self._logger.warning("The console has exited with code %d", self._process.returncode)
+            self._logger.warning(
+                "The console process has exited with code %d, restarting it", self._process.returncode
+            )
         self.close()
         if trio.current_time() - self._started_s < START_SECONDS:
             return None

@@ -21,7 +21,7 @@ async def why_not_alive(running: RunningNode, timeout_seconds: float = TURN_TIME
     running.loop.call_soon(turned.set)
     with trio.move_on_after(timeout_seconds):
         await turned.wait()
-    return "" if turned.is_set() else f"the loop has not completed a turn in {timeout_seconds:g} s"
+    return "" if turned.is_set() else f"the event loop has not responded for {timeout_seconds:g} s"
 
 
 def why_not_ready(running: RunningNode) -> str:

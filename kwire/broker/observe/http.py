@@ -89,7 +89,7 @@ class HttpPort:
         if self.console_url:
             if not self._is_local and requires_authentication(running.node.config):
                 running.loop.logger("kwire.http").warning(
-                    "Everyone can open %s: %s", self.console_url, OPEN_CONSOLE
+                    "Everyone can open the web console at %s: %s", self.console_url, OPEN_CONSOLE
                 )
             console = ConsoleProcess(
                 running,

@@ -129,7 +129,7 @@ async def test_a_broker_with_a_blocked_loop_is_not_alive(autojump_clock: trio.te
             pass
 
     running: Any = type("Running", (), {"loop": Stuck(), "failure": type("Failure", (), {"reason": ""})})
-    assert await why_not_alive(running, 5) == "the loop has not completed a turn in 5 s"
+    assert await why_not_alive(running, 5) == "the event loop has not responded for 5 s"
 
 
 async def test_a_controller_is_ready_once_it_knows_the_leader() -> None:
