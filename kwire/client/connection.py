@@ -107,12 +107,13 @@ class Connection:
         most = min(api.max_version, MAX_VERSIONS.get(api_key, api.max_version))
         served = self._ranges.get(api_key)
         if served is None or served[1] < api.min_version or served[0] > most:
-            there = "not at all" if served is None else f"in versions {served[0]} to {served[1]}"
-            known = f"this client in versions {api.min_version} to {most}"
-            raise ApiError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"the broker at {self.address} supports {api.name} {there}, {known}",
+            fault = (
+                f"does not support {api.name}"
+                if served is None
+                else f"supports {api.name} versions {served[0]} to {served[1]}, and this client supports "
+                f"versions {api.min_version} to {most}"
             )
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"the broker at {self.address} {fault}")
         return min(most, served[1])
 
     def send(self, request: Message, response_type: type[A], seconds: float | None = None) -> A:
@@ -213,7 +214,7 @@ class Connection:
             self._send(request, version)
             size = int.from_bytes(self._read(4), "big", signed=True)
             if size >> 16 == TLS_ALERT:
-                raise ConnectionError("speaks TLS")
+                raise ConnectionError("the listener requires TLS")
             if not 4 <= size <= MAX_RESPONSE_BYTES:
                 raise WireError(
                     f"{self.address} does not respond like a Kafka broker: use the address of a listener"
