@@ -315,7 +315,9 @@ def _read_next(reader: Consumer, one: TopicPartition, end: int) -> list[StoredRe
     found = [record for _, record in reader.poll([one])]
     # A new leader does not know its high watermark until its followers have fetched.
     if reader.positions[one] == before and reader.end_offsets.get(one, -1) < end:
-        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE, "{}-{} at offset {}".format(*one, before))
+        raise ApiError(
+            ErrorCode.OFFSET_NOT_AVAILABLE, "{}-{} has no readable offset {} yet".format(*one, before)
+        )
     return found
 
 

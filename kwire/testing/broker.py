@@ -209,7 +209,7 @@ class Broker(EmbeddedKafka):
 
     def _advance_clock(self, delay_ms: int, *, internode_clock: bool = True) -> None:
         if self._resumed is not None:
-            raise RuntimeError("a suspended broker has no passing time: call resume() first")
+            raise RuntimeError("time cannot pass while hang() suspends the broker: call resume() first")
         self._check_alive()
         running, settled = self._running, threading.Event()
         with self._advancing:
@@ -271,7 +271,7 @@ def check_delay(delay_ms: object) -> None:
     if not isinstance(delay_ms, int):
         raise TypeError(f"delay_ms is a whole number of milliseconds, not {delay_ms!r}")
     if delay_ms < 0:
-        raise ValueError(f"delay_ms={delay_ms}: time cannot go back")
+        raise ValueError(f"delay_ms={delay_ms}: pass 0 or more, because time cannot go back")
 
 
 def _text(value: object) -> str:

@@ -216,7 +216,7 @@ class KafkaContainer:
     def broker(self) -> Broker:
         """The embedded broker. Raises RuntimeError before `start` and after `stop`."""
         if self._broker is None:
-            raise RuntimeError("start the container first")
+            raise RuntimeError("the container is not running: call start(), or use it in a with statement")
         return self._broker
 
     @property

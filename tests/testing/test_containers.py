@@ -72,7 +72,7 @@ def test_unsupported_container_features_are_refused_with_a_reason() -> None:
         KafkaContainer(security_protocol="SSL")
     with pytest.raises(AttributeError, match="with_zebras"):
         _ = kafka.with_zebras
-    with pytest.raises(RuntimeError, match="start the container first"):
+    with pytest.raises(RuntimeError, match="the container is not running"):
         kafka.get_bootstrap_server()
     with pytest.raises(ValueError, match="port 80 is not exposed: use 9093"):
         kafka.get_exposed_port(80)

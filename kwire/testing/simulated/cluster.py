@@ -203,7 +203,7 @@ class SimulatedCluster:
     def advance(self, delay_ms: int) -> None:
         """Advance the clock while no program runs."""
         if delay_ms < 0:
-            raise ValueError(f"delay_ms={delay_ms}: time cannot go back")
+            raise ValueError(f"delay_ms={delay_ms}: pass 0 or more, because time cannot go back")
         self._environment.advance(delay_ms)
 
     @property
