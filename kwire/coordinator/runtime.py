@@ -234,7 +234,7 @@ class CoordinatorShard(Generic[M]):
             if error.code is not self._last_append_error:
                 self._last_append_error = error.code
                 self.logger("kwire.coordinator").warning(
-                    "Append to %s-%d was refused: %s", self._type.topic, self.index, error.code.name
+                    "Append to %s-%d was rejected: %s", self._type.topic, self.index, error.code.name
                 )
             if not pending.appends and not self.is_closed:  # a failed disk closes the shard
                 self._pending_results.remove(pending)
@@ -297,7 +297,7 @@ class CoordinatorShard(Generic[M]):
     def _append_failed(self, results: Sequence[_PendingResult]) -> None:
         """Discard the shard after an internal error, since its state may not match its log."""
         self.logger("kwire.coordinator").exception(
-            "Append to %s-%d failed; unloading the coordinator", self._type.topic, self.index
+            "Append to %s-%d failed; reloading its coordinator state", self._type.topic, self.index
         )
         self._needs_reload = True
         self._reload_delay_ms = RELOAD_DELAY_MS
@@ -546,7 +546,11 @@ class CoordinatorRuntime(Generic[M]):
         except Exception as error:
             is_known = isinstance(error, ApiError | WireError | batch.CorruptBatch)
             self._host.logger("kwire.coordinator").error(
-                "Failed to load %s-%d: %s", self._type.topic, shard.index, error, exc_info=not is_known
+                "Cannot load %s-%d, so its coordinator is not available: %s. Check the log with 'kwire dump'",
+                self._type.topic,
+                shard.index,
+                error,
+                exc_info=not is_known,
             )
             shard.close(ErrorCode.NOT_COORDINATOR)
 

@@ -326,7 +326,7 @@ class TransactionCoordinatorService:
             pending.difference_update(codes)
             for partition, code in codes.items():
                 if code in FENCED_ERRORS:
-                    self._log_marker("was refused, giving up", marker, partition, code)
+                    self._log_marker("was rejected, giving up", marker, partition, code)
                     refused.add(partition)
                 # A deleted partition needs no marker.
                 elif code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
@@ -351,7 +351,8 @@ class TransactionCoordinatorService:
     def _log_marker(self, what: str, marker: TransactionMarker, partition: TopicPartition, code: int) -> None:
         name = ErrorCode(code).name
         self._logger.warning(
-            "Transaction marker of %s for %s-%d %s: %s", marker.transactional_id, *partition, what, name
+            "Transaction marker of transactional id %s for %s-%d %s: %s",
+            *(marker.transactional_id, *partition, what, name),
         )
 
     def _all_written(
@@ -373,7 +374,9 @@ class TransactionCoordinatorService:
         except ApiError as error:
             # The abort is tried again at the next check, when a producer id may be available.
             self._logger.warning(
-                "Cannot abort the timed-out transaction of %s, retrying: %s", transactional_id, error
+                "Cannot abort the timed-out transaction of transactional id %s, retrying: %s",
+                transactional_id,
+                error,
             )
             return
         shard.execute(result)

@@ -43,10 +43,10 @@ def decode_version(data: bytes) -> int:
     Raises MalformedProtocolError if the version is missing or negative.
     """
     if len(data) < VERSION.size:
-        raise MalformedProtocolError("it is too short to contain a version")
+        raise MalformedProtocolError("consumer protocol metadata is too short to contain a version")
     version: int = VERSION.unpack_from(data)[0]
     if version < 0:
-        raise MalformedProtocolError(f"version {version} is invalid")
+        raise MalformedProtocolError(f"consumer protocol metadata has the invalid version {version}")
     return min(version, LATEST)
 
 

@@ -23,6 +23,7 @@ from kwire.coordinator.state_machine import CoordinatorRecord
 from kwire.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.primitives import Uuid, uuid_to_text
 from kwire.wire.records.consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -401,9 +402,9 @@ class ConsumerGroup:
             for partition in partitions:
                 if partition in owners and owners[partition] >= member.epoch:
                     self._logger.error(
-                        "Group %s: partition %d of topic %s was assigned to member %s at epoch %d, "
+                        "Group %s: partition %d of topic id %s was assigned to member %s at member epoch %d, "
                         "but its previous owner has not released it",
-                        self.id, partition, topic_id.hex(), member.id, member.epoch,
+                        self.id, partition, uuid_to_text(Uuid(topic_id)), member.id, member.epoch,
                     )  # fmt: skip
                 owners[partition] = member.epoch
 

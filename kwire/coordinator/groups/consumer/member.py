@@ -168,8 +168,10 @@ class ConsumerGroupMember(NamedTuple):
             epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
             state=MemberState.from_value(value.state),
-            assigned=_loaded(value.assigned_partitions, value.member_epoch, logger),
-            pending_revocation=_loaded(value.partitions_pending_revocation, value.member_epoch, logger),
+            assigned=_loaded(value.assigned_partitions, value.member_epoch, self.id, logger),
+            pending_revocation=_loaded(
+                value.partitions_pending_revocation, value.member_epoch, self.id, logger
+            ),
         )
 
     def without_assignment(self) -> ConsumerGroupMember:
@@ -221,7 +223,9 @@ def _stored(assigned: Assigned) -> list[TopicPartitions]:
     return stored
 
 
-def _loaded(stored: Iterable[TopicPartitions], member_epoch: int, logger: NodeLogger) -> Assigned:
+def _loaded(
+    stored: Iterable[TopicPartitions], member_epoch: int, member_id: str, logger: NodeLogger
+) -> Assigned:
     """Return the partitions of a record.
 
     Records from before KIP-1251 have no assignment epochs. The member epoch is used instead, or 0 if the
@@ -233,7 +237,8 @@ def _loaded(stored: Iterable[TopicPartitions], member_epoch: int, logger: NodeLo
         epochs = topic.assignment_epochs
         if epochs is not None and len(epochs) != len(topic.partitions):
             logger.error(
-                "Ignoring the assignment epochs of a member: %d epochs for %d partitions",
+                "Ignoring the stored assignment epochs of member %s: %d epochs for %d partitions",
+                member_id,
                 len(epochs),
                 len(topic.partitions),
             )

@@ -202,7 +202,7 @@ class Subscriptions:
         version, now_ms = self._topics.version, self._context.now_ms()
         names = list(self._topics.names())
         found = {
-            expression: ResolvedRegex(self._matching(expression, names), version, now_ms)
+            expression: ResolvedRegex(self._matching(group_id, expression, names), version, now_ms)
             for expression in expressions
             if expression in group.regex_counts
         }
@@ -245,11 +245,13 @@ class Subscriptions:
             if not gone.isdisjoint(group.counts):
                 group.request_refresh()
 
-    def _matching(self, expression: str, names: Collection[str]) -> frozenset[str]:
+    def _matching(self, group_id: str, expression: str, names: Collection[str]) -> frozenset[str]:
         try:
             regex.check(expression)
         except ApiError as error:
             # The broker that stored the expression may have had other rules.
-            self._logger.error("Stored regular expression is invalid and matches no topics: %s", error)
+            self._logger.error(
+                "Group %s: a stored regular expression is invalid and matches no topics: %s", group_id, error
+            )
             return frozenset()
         return regex.matching(expression, names)
