@@ -162,6 +162,13 @@ class RequestHeader(NamedTuple):
     client_id: str | None
     header_version: int = 1
 
+    def __str__(self) -> str:
+        api = API_VERSIONS.get(self.api_key)
+        name = f"API {self.api_key}" if api is None else api.name
+        return (
+            f"{name} v{self.api_version} (client id {self.client_id!r}, correlation id {self.correlation_id})"
+        )
+
 
 def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     """Decode the header of a request. Return the header and the position of the request's body.

@@ -38,7 +38,9 @@ def test_broker_exits_without_its_metadata_or_last_directory(tmp_path: Path, nam
     assert said.splitlines()[-1] == reasons[0]
     assert "Not a directory" in reasons[0]
     expected = (
-        "the log directory of the metadata log has failed" if len(names) > 1 else "no log directory is left"
+        "the log directory of the metadata log has failed"
+        if len(names) > 1
+        else "all log directories have failed"
     )
     assert expected in reasons[0]
     assert "Traceback" not in said

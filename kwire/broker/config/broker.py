@@ -444,7 +444,10 @@ class BrokerConfig:
     def _check_broker_listeners(self) -> None:
         brokers = self.listener_endpoints()
         if not brokers:
-            raise ConfigError("listeners has no broker listener: controller.listener.names has all of them")
+            raise ConfigError(
+                "listeners has only controller listeners: add a listener that is not in "
+                "controller.listener.names, for clients and brokers"
+            )
         names = {listener.name for listener in brokers}
         advertised = self.advertised_endpoints()
         for listener in advertised:

@@ -228,7 +228,9 @@ def clamp_assignment_intervals(settings: Mapping[str, str], logger: NodeLogger) 
         value = _number(values, name)
         if not low <= value <= high:
             settings[name] = str(min(max(value, low), high))
-            logger.warning("Config %s is %d, outside of its bounds; using %s", name, value, settings[name])
+            logger.warning(
+                "Config %s is %d, but must be from %d to %d; using %s", name, value, low, high, settings[name]
+            )
     return settings
 
 

@@ -79,7 +79,9 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
         with open(properties, encoding="iso-8859-1") as file:
             settings = parse_properties(file.read())
         warnings = [
-            f"{basename(properties)}: {fault}" for name in settings if (fault := _unknown_key_fault(name))
+            f"File {basename(properties)}: {fault}"
+            for name in settings
+            if (fault := _unknown_key_fault(name))
         ]
     for name, (variable, value) in environment_settings(environ).items():
         if name not in BROKER_KEYS and not name.startswith(_PREFIXES):
@@ -94,9 +96,9 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
         _name_controller_listener(settings, overrides)
     for name in sorted(settings):
         if name in REMOVED_KEYS:
-            warnings.append(f"{name} is ignored: Kafka 4 removed this key")
+            warnings.append(f"Configuration key {name} is ignored: Kafka 4 removed this key")
         elif name in BROKER_KEYS and name not in SUPPORTED_KEYS and name not in SINGLE_NODE_DEFAULTS:
-            warnings.append(f"{name} is set, but has no effect yet")
+            warnings.append(f"Configuration key {name} is set, but has no effect yet")
     node_id = settings.get("node.id") or settings.get("broker.id")
     logger = NodeLogger("kwire.config", node_name(node_id) if node_id else "")
     for fault in warnings:

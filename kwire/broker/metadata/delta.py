@@ -26,7 +26,7 @@ from kwire.broker.metadata.image import (
     unify_collision_chars,
 )
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.primitives import Uuid
+from kwire.wire.primitives import Uuid, uuid_to_text
 from kwire.wire.records import metadata as stored
 
 K = TypeVar("K")
@@ -173,7 +173,7 @@ class MetadataDelta:
         if open_partitions is None:
             topic = self._after.topics_by_id.get(topic_id)
             if topic is None:
-                raise ValueError(f"partition of an unknown topic, id {topic_id.hex()}")
+                raise ValueError(f"partition of an unknown topic, topic id {uuid_to_text(topic_id)}")
             self._touched.setdefault(topic_id, self.image.topics_by_id.get(topic_id))
             open_partitions = dict(enumerate(topic.partitions))
             self._open_topics[topic_id] = open_partitions
@@ -224,7 +224,7 @@ class MetadataDelta:
         topics_by_id = self._own("topics_by_id")
         topic = topics_by_id.pop(record.topic_id, None)
         if topic is None:
-            raise ValueError(f"removal of an unknown topic, id {record.topic_id.hex()}")
+            raise ValueError(f"removal of an unknown topic, topic id {uuid_to_text(record.topic_id)}")
         self._touched.setdefault(record.topic_id, self.image.topics_by_id.get(record.topic_id))
         self._open_topics.pop(record.topic_id, None)
         del self._own("topics")[topic.name]

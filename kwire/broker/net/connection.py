@@ -116,7 +116,7 @@ class Connection(Receiver):
             try:
                 sent = queue.send()
             except RegionTruncated as error:
-                self.close(f"cannot send a reply: {error}")
+                self.close(f"cannot send a response: {error}")
                 return False
             except OSError as error:
                 self.close(f"sending failed: {error.strerror}")
@@ -128,7 +128,7 @@ class Connection(Receiver):
                 if sent is Sent.COLD:
                     self._read_ahead()
         if channel.closing and not queue:
-            self.close("the last reply was sent")
+            self.close("the last response was sent")
             return False
         if self._refusal is not None:
             if not queue and not channel.slots:

@@ -279,7 +279,9 @@ class Loop:
             try:
                 handler(mask)
             except Exception:
-                self._logger.exception("The handler of file descriptor %d failed", fd)
+                self._logger.exception(
+                    "The handler of file descriptor %d failed; the event loop continues", fd
+                )
         if self._timers_due:
             self._timers_due = False
             self._run_due_timers()
@@ -295,7 +297,9 @@ class Loop:
         try:
             return self.end_turn()
         except Exception:
-            self._logger.exception("Writing appends and sending responses at the end of a turn failed")
+            self._logger.exception(
+                "Cannot write appended records or send responses; the event loop continues"
+            )
             return False
 
     def _run_due_timers(self) -> None:
@@ -307,7 +311,7 @@ class Loop:
         try:
             callback()
         except Exception:
-            self._logger.exception("A callback in the event loop failed; the loop continues")
+            self._logger.exception("A callback in the event loop failed; the event loop continues")
 
     def _arm_timer(self) -> None:
         deadline_ms = self._timers.wakeup_ms()

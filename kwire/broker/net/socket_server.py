@@ -176,7 +176,8 @@ class SocketServer:
         for _ in range(ACCEPTS_PER_TURN):
             if not quotas.has_capacity(listener.name):
                 self.logger.info(
-                    "Listener %s has reached its connection limit, pausing accept", listener.name
+                    "Listener %s accepts no connections until others close: max.connections is reached",
+                    listener.name,
                 )
                 self._stop_accepting(listener)
                 return
@@ -187,7 +188,12 @@ class SocketServer:
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     # The connection stays in the backlog. An immediate retry would waste CPU.
-                    self.logger.error("Cannot accept connections, retrying in 1 s: %s", error.strerror)
+                    self.logger.error(
+                        "Cannot accept connections on listener %s, retrying in 1 s: %s. If too many files "
+                        "are open, raise the limit (ulimit -n)",
+                        listener.name,
+                        error.strerror,
+                    )
                     self._stop_accepting(listener)
                     self.loop.schedule(ACCEPT_RETRY_MS, lambda: self._start_accepting(listener))
                     return

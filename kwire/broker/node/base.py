@@ -126,7 +126,7 @@ class NodeBase(ABC):
         if is_new:
             now_ms = self.host.now_ms()
             for line in format_directories(config, self._disk, rng, now_ms, ignore_formatted=True):
-                self._logger.info("%s", line)
+                self._logger.info("%s", line[:1].upper() + line[1:])
         else:
             assign_directory_ids(self._disk, owners, lambda: new_uuid(rng), self._logger)
         self.log_manager.load_meta_properties()

@@ -395,7 +395,11 @@ class BrokerLifecycleManager:
         now_ms = self._host.internode_clock.monotonic_ms()
         if self._duplicate_since_ms is None:
             self._duplicate_since_ms = now_ms
-            self._logger.info("Waiting for the session of this broker's last run to time out")
+            self._logger.info(
+                "Broker %d still has a session, probably of its previous run: waiting until it times out "
+                "(broker.session.timeout.ms)",
+                self._node_id,
+            )
         elif now_ms - self._duplicate_since_ms > 2 * self._settings.session_timeout_ms:
             text = f"Another broker runs with node.id {self._node_id}: change the node.id of one of them"
             if text != self._logged_refusal:
@@ -472,7 +476,8 @@ class BrokerLifecycleManager:
         if not self._reported_failed.issuperset(failed) and not self._is_stopped():
             self._on_failed(
                 f"no controller has accepted the report of a failed log directory for "
-                f"{self._settings.directory_timeout_ms} ms (log.dir.failure.timeout.ms)"
+                f"{self._settings.directory_timeout_ms} ms (log.dir.failure.timeout.ms): start a majority of "
+                f"the controllers"
             )
 
     def _stop(self) -> None:

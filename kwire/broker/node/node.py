@@ -311,7 +311,7 @@ class Node(NodeBase):
         """
         self.replica_manager.directory_failed(error)
         if all(known.offline for known in self.log_manager.directories()):
-            reason = f"no log directory is left: {error}"
+            reason = f"all log directories have failed, the last one with: {error}"
         elif directory.path == metadata_directory(self.config):
             reason = f"the log directory of the metadata log has failed: {error}"
         else:

@@ -174,7 +174,7 @@ class RemoteController:
                 context.close_connection()
             else:
                 self._host.logger("kwire.dispatch").error(
-                    "The active controller rejected a forwarded request: %s", response
+                    "The active controller rejected the forwarded request %s: %s", context.header, response
                 )
                 context.refuse(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
@@ -188,7 +188,9 @@ class RemoteController:
             )
         except WireError as error:
             self._host.logger("kwire.dispatch").error(
-                "Cannot decode the active controller's response to a forwarded request: %s", error
+                "Cannot decode the active controller's response to the forwarded request %s: %s",
+                header,
+                error,
             )
             context.refuse(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
             return

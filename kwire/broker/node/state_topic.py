@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.auto_topic_creation import creatable_topic
 from kwire.broker.controller.commands import CreateTopics
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.metadata.image import NO_LEADER, MetadataImage
+from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import StorageError
@@ -20,6 +21,10 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopicResult
 
 READ_BYTES = 1 << 20
+REPLICATION_FACTOR_KEYS: Final = {
+    GROUP_METADATA_TOPIC: "offsets.topic.replication.factor",
+    TRANSACTION_STATE_TOPIC: "transaction.state.log.replication.factor",
+}
 
 
 class StateTopicNode(Protocol):
@@ -142,7 +147,10 @@ class StateTopic:
             return
         for result in reply:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                self._log_failure(f"{ErrorCode(result.error_code).name} ({result.error_message})")
+                why = f"{ErrorCode(result.error_code).name} ({result.error_message})"
+                if result.error_code == ErrorCode.INVALID_REPLICATION_FACTOR:
+                    why += f": start more brokers, or lower {REPLICATION_FACTOR_KEYS[self._topic]}"
+                self._log_failure(why)
 
     def _log_failure(self, why: str) -> None:
         """Log a failure once, because clients retry as long as it lasts, for example with too few brokers."""

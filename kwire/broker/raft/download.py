@@ -76,7 +76,7 @@ class Download:
                 sync_name = file.publish()
             except CorruptMetadata as error:
                 self._logger.error(
-                    "Rejecting invalid snapshot %s from the leader: %s", file.snapshot.name, error
+                    "Invalid snapshot %s from the leader, fetching it again: %s", file.snapshot.name, error
                 )
                 self.drop()
                 self._tell.installed(succeeded=False)

@@ -145,8 +145,9 @@ class Listening(Standing):
         outputs = self._learn(said.epoch, said.replica_id, said.address, now_ms)
         if outputs is None:
             complaint = (
-                f"Rejecting node {said.replica_id} as the leader of leader epoch {said.epoch}: it "
-                f"contradicts the state of this node"
+                f"Rejecting node {said.replica_id} as the quorum leader of leader epoch {said.epoch}: this "
+                f"node knows another leader of that epoch, or has the same node.id. Check that every "
+                f"controller has a different node.id"
             )
             return [Complain(complaint)], ErrorCode.INVALID_REQUEST
         is_for_me = said.to is None or self._is_me(said.to)
@@ -249,7 +250,8 @@ class Listening(Standing):
         code = ErrorCode(answer.error_code)
         if code in _EXPECTED:
             return []
-        return [Complain(f"The leader rejected the voter change of this node: {code.name}")]
+        request = type(answer).__name__.removesuffix("Response")
+        return [Complain(f"The quorum leader rejected {request} of this node: {code.name}")]
 
     def _heard_from(self, call: Call, answer: Message, heard: Heard, now_ms: int) -> list[Output]:
         code = ErrorCode.NONE if heard.code in _GONE else heard.code
@@ -267,7 +269,9 @@ class Listening(Standing):
             )
         is_news = was != (self.epoch, self.role)
         if code not in _EXPECTED and isinstance(answer, FetchResponse | FetchSnapshotResponse):
-            outputs.append(Complain(f"The quorum rejected a Fetch of this node: {ErrorCode(code).name}"))
+            outputs.append(
+                Complain(f"The quorum leader rejected a Fetch of this node: {ErrorCode(code).name}")
+            )
         if self.epoch == was[0] and (code == ErrorCode.NONE or isinstance(answer, UpdateRaftVoterResponse)):
             followed = self._take(call, answer, heard, now_ms, is_news=is_news)
             if followed is not None:

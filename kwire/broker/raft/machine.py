@@ -182,7 +182,7 @@ class Machine(Listening):
             return self._then_tick(self._resign(now_ms, ErrorCode.NOT_CONTROLLER), now_ms)
         if leading.is_alone(now_ms):
             lost = (
-                "Resigning as leader: no Fetch from a majority of the voters for 1.5 times "
+                "Resigning as quorum leader: no Fetch from a majority of the voters for 1.5 times "
                 "controller.quorum.fetch.timeout.ms. Check the other controllers and the network"
             )
             return self._then_tick(

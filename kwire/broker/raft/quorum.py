@@ -393,7 +393,9 @@ class Quorum:
                     log.append_fetched(output.records, epoch=output.epoch)
                 except ValueError as error:
                     self._logger.error(
-                        "Cannot append records of leader %d, will fetch again: %s", self.leader_id, error
+                        "Cannot append records of leader %d to __cluster_metadata-0, will fetch again: %s",
+                        self.leader_id,
+                        error,
                     )
                     machine.refused(now_ms)
                     return

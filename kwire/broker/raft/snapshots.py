@@ -263,4 +263,4 @@ class Snapshots:
         try:
             self._disk.remove(path)
         except StorageError as error:
-            self._logger.error("Cannot remove %s: %s", path, error)
+            self._logger.error("Cannot remove %s, will retry at the next start: %s", path, error)

@@ -186,7 +186,9 @@ class Snapshotter:
 
     def _failed(self, snapshot: Snapshot, error: BaseException) -> None:
         """Log a failed snapshot. The records stay in the log, and the next snapshot includes them."""
-        self._logger.error("Cannot write snapshot %s, keeping its records: %s", snapshot.name, error)
+        self._logger.error(
+            "Cannot write snapshot %s, its records stay in the metadata log: %s", snapshot.name, error
+        )
         if self._writing is not None:
             self._writing.abandon()
             self._writing = None

@@ -254,7 +254,9 @@ class _Move:
             return
         if error is not None:
             self._moves.logger.warning(
-                "Cannot report the new log directory of %s, will retry: %s", self.partition.log.name, error
+                "Cannot report the new log directory of %s to the controller, will retry: %s",
+                self.partition.log.name,
+                error,
             )
             self._moves.host.schedule(_MAX_WAIT_MS, self.advance)
             return

@@ -286,7 +286,7 @@ class Follower:
             )  # fmt: skip
         elif offset < log.log_end_offset:
             logger.info(
-                "Truncating %s to offset %d from log end offset %d, to match the leader of epoch %d",
+                "Truncating %s to offset %d from log end offset %d, to match the leader of leader epoch %d",
                 log.name, offset, log.log_end_offset, self.leader_epoch,
             )  # fmt: skip
         if log.truncate_to(offset):
@@ -305,8 +305,8 @@ class Follower:
             self.truncate_to(leader_end_offset)
         elif leader_start_offset > end_offset:
             self._host.logger("kwire.partition").warning(
-                "Truncating all of %s and starting at the leader's log start offset %d: it ended at %d",
-                log.name, leader_start_offset, end_offset,
+                "Deleting all records of %s: its log end offset %d is below the leader's log start offset %d",
+                log.name, end_offset, leader_start_offset,
             )  # fmt: skip
             self._restart_at(leader_start_offset)
 

@@ -104,7 +104,10 @@ class LogDirs:
                     or topic.topic_id != future.topic_id
                     or not self._is_partition(image, future)
                 ):
-                    self._logger.warning("%s is not in the metadata: marked as stray", future.directory)
+                    self._logger.warning(
+                        "Marking future log %s as stray: its partition is not in the metadata",
+                        future.directory,
+                    )
                     self._log_manager.mark_stray(future)
                 elif self._log_manager.get(future.topic, future.partition) is None:
                     self._recover(image, future)
@@ -121,7 +124,10 @@ class LogDirs:
         has_assignments = image.metadata_version >= DIRECTORIES_LEVEL
         if assigned != directory.directory_id if has_assignments else self._log_manager.any_offline:
             return
-        self._logger.warning("Promoting future log %s: its current log is gone", future.directory)
+        self._logger.warning(
+            "Making future log %s the current log of its partition, because the current log is missing",
+            future.directory,
+        )
         future.flush()
         self._log_manager.replace_current_with_future_log(future).finish()
 

@@ -477,7 +477,8 @@ class Partition:
             ends = {broker_id: state.end_offset for broker_id, state in remote.followers.items()}
             self._leader_partitions.log_isr_change(
                 f"Shrinking ISR of {self.log.name} from {remote.isr} to {pending.isr}: log end offset "
-                f"{self.log.log_end_offset}, high watermark {self.log.high_watermark}, follower ends {ends}"
+                f"{self.log.log_end_offset}, high watermark {self.log.high_watermark}, log end offsets of "
+                f"the followers {ends}"
             )
         self._alter_partition(pending)
         if self._delayed_produces:

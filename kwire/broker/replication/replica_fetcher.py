@@ -67,7 +67,7 @@ class ReplicaFetcher:
         self._is_unreachable_logged = False
 
     def __repr__(self) -> str:
-        return f"Replica fetcher {self.purpose} from leader {self.leader_id}"
+        return f"Replica fetcher {self.purpose} for leader {self.leader_id}"
 
     def __len__(self) -> int:
         return len(self._followers)

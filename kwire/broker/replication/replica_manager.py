@@ -255,7 +255,9 @@ class ReplicaManager:
             or known is None
             or self._node_id not in known.replicas
         ):
-            self._logger.warning("%s-%d is not in the metadata: marked as stray", log.topic, log.partition)
+            self._logger.warning(
+                "Marking %s as stray: the metadata has no such replica on this broker", log.directory
+            )
             self._log_manager.mark_stray(log)
 
     def apply_delta(self, delta: MetadataDelta) -> None:

@@ -74,7 +74,7 @@ def test_without_any_log_directory_the_node_reports_a_fatal_error(harness: NodeH
     # The first directory contains the metadata log, so its failure alone is fatal.
     assert harness.fatal == [
         "the log directory of the metadata log has failed: Input/output error",
-        "no log directory is left: Input/output error",
+        "all log directories have failed, the last one with: Input/output error",
     ]
 
 

@@ -151,8 +151,8 @@ def test_an_unknown_key_in_a_file_causes_a_warning(tmp_path: Path, caplog: pytes
     config = from_file(tmp_path, SERVER_PROPERTIES + "my.plugin.key=1\nnum.partition=3\n")
     assert config.num_partitions == 1
     assert caplog.messages == [
-        "[node 7] server.properties: my.plugin.key is not a configuration key of Kafka",
-        "[node 7] server.properties: num.partition is not a configuration key of Kafka; "
+        "[node 7] File server.properties: my.plugin.key is not a configuration key of Kafka",
+        "[node 7] File server.properties: num.partition is not a configuration key of Kafka; "
         "did you mean num.partitions?",
     ]
 
@@ -171,8 +171,8 @@ def test_removed_keys_and_keys_without_effect_cause_a_warning(
     text = SERVER_PROPERTIES + "zookeeper.connect=zk:2181\nnum.io.threads=4\nnum.partitions=2\n"
     from_file(tmp_path, text)
     assert [record.getMessage() for record in caplog.records] == [
-        "[node 7] num.io.threads is set, but has no effect yet",
-        "[node 7] zookeeper.connect is ignored: Kafka 4 removed this key",
+        "[node 7] Configuration key num.io.threads is set, but has no effect yet",
+        "[node 7] Configuration key zookeeper.connect is ignored: Kafka 4 removed this key",
     ]
 
 

@@ -58,7 +58,7 @@ def dynamic(directory: Path, **settings: str) -> str:
     )
 
 
-USAGE_ERRORS = "expected FEATURE=LEVEL", "exclude each other", "--add-scram: "
+USAGE_ERRORS = "expected FEATURE=LEVEL", "use only one of", "--add-scram: "
 """Error messages of usage errors, which have exit status 2."""
 
 
@@ -427,8 +427,8 @@ def test_default_feature_levels_are_kafkas(level: int, expected: tuple[int, ...]
         (["-I", "1@localhost:9093"], "expected id@host:port:directory"),
         (["-I", f"{VOTER},{VOTER}"], "--initial-controllers names node 1 more than once"),
         (["-I", ","], "--initial-controllers names no voter"),
-        (["-s", "-N"], "exclude each other"),
-        (["-I", VOTER, "-N"], "exclude each other"),
+        (["-s", "-N"], "use only one of"),
+        (["-I", VOTER, "-N"], "use only one of"),
         (["-S", "SCRAM-SHA-256=[name=alice]"], "--add-scram: password= or saltedpassword="),
         (["-S", ALICE, "-r", "3.4"], "--add-scram needs metadata.version 11 (3.5-IV2) or newer"),
     ],

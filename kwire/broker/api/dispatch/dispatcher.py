@@ -88,13 +88,12 @@ class Dispatcher:
         apis, handlers = self._as_controller if role is _CONTROLLER else self._as_broker
         served = apis.get(header.api_key)
         if served is None:
-            raise WireError(f"API {header.api_key} is not served by a {role.value}")
+            raise WireError(f"{header} is not served by a {role.value}")
         version = header.api_version
         if not served.min_version <= version <= served.max_version or version < served.rejected_below:
             if header.api_key != ApiKey.API_VERSIONS:
                 raise WireError(
-                    f"{ApiKey(header.api_key).name} version {version} is not served "
-                    f"({served.min_version} to {served.max_version} are)"
+                    f"{header} is not served, only versions {served.min_version} to {served.max_version}"
                 )
             from kwire.broker.api.cluster.api_versions import complete_unsupported
 

@@ -190,7 +190,7 @@ class SaslServerAuthenticator:
         header, position = decode_request_header(frame)
         if header.api_key not in TRANSITIONS[self.state]:
             # As in Kafka, this is checked before the body is decoded: the client is not authenticated yet.
-            raise WireError(f"API {header.api_key} is not expected in a SASL handshake ({self.state.value})")
+            raise WireError(f"{header} is not expected in a SASL handshake ({self.state.value})")
         if header.api_key == ApiKey.API_VERSIONS:
             is_supported = header.api_version in ApiVersionsRequest.VERSIONS
             request = decode_request(header, frame, position) if is_supported else ApiVersionsRequest()
@@ -291,7 +291,7 @@ class SaslServerAuthenticator:
 def _request(header: RequestHeader, frame: memoryview, position: int) -> Any:
     api = API_VERSIONS.get(header.api_key)
     if api is None or header.api_version not in api.request_class.VERSIONS:
-        raise WireError(f"version {header.api_version} of API {header.api_key} is not known")
+        raise WireError(f"{header} is not known")
     return decode_request(header, frame, position)
 
 

@@ -158,9 +158,9 @@ class LogCleaner:
 
     def _mark_uncleanable(self, log: Log, reason: str, *, is_permanent: bool) -> None:
         self.logger.warning(
-            "Marking %s as uncleanable %s, cleaning it has failed: %s",
+            "Marking %s as uncleanable %s: %s",
             log.name,
-            "until a restart" if is_permanent else "for now",
+            "until a restart" if is_permanent else f"for {_RETRY_MS // 1000} s",
             reason,
         )
         self._uncleanable[log] = None if is_permanent else self.host.monotonic_ms() + _RETRY_MS
@@ -172,7 +172,7 @@ class LogCleaner:
                 try:
                     log.delete_old_segments(self.host.now_ms())
                 except StorageError as error:
-                    self.logger.error("Cannot delete old segments of %r: %s", log, error)
+                    self.logger.error("Cannot delete old segments of %s: %s", log.name, error)
 
     # --- cleaner checkpoints
 
@@ -218,9 +218,9 @@ class LogCleaner:
                 offsets = read_offsets(self.disk, path)
                 files.read(CLEANED_OFFSETS, offsets)
             except CorruptCheckpoint as error:
-                self.logger.warning("%s. Treating the cleaner checkpoint as empty", error)
+                self.logger.warning("Treating the cleaner checkpoint as empty: %s", error)
             except StorageError as error:
-                self.logger.warning("%s. Treating the cleaner checkpoint as empty", error)
+                self.logger.warning("Treating the cleaner checkpoint as empty: %s", error)
                 continue
             for log in self.log_manager.logs_in(directory.path):
                 offset = offsets.get((log.topic, log.partition))

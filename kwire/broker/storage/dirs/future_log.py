@@ -134,7 +134,7 @@ class FutureLog:
             position = end
             batches += 1
         if not position:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.source.name} has no complete batch there")
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"No complete batch was read from {self.source.name}")
         self.log.commit()
         self._follow_source()
         grown = self._read_bytes * 2 if batches < _MAX_BATCHES // 2 else position

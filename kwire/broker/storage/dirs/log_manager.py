@@ -514,7 +514,7 @@ class LogManager:
                 try:
                     deleted += log.delete_old_segments(now_ms)
                 except StorageError as error:
-                    self._logger.error("Cannot delete old segments of %r: %s", log, error)
+                    self._logger.error("Cannot delete old segments of %s: %s", log.name, error)
         return deleted
 
     def due_for_flush(self, monotonic_ms: int) -> list[Log]:
@@ -561,7 +561,12 @@ class LogManager:
     def handle_log_dir_failure(self, directory: LogDirectory, error: StorageError) -> None:
         if directory.offline:
             return
-        self._logger.error("Log directory %s has failed, taking its logs offline: %s", directory.path, error)
+        self._logger.error(
+            "Log directory %s has failed, its logs are offline until the disk is repaired and the broker "
+            "restarted: %s",
+            directory.path,
+            error,
+        )
         directory.failure = str(error)
         for log in self.logs_in(directory.path):
             log.fail(error)
@@ -602,7 +607,9 @@ class LogManager:
                     log.close()
                 except StorageError as error:
                     complete = False
-                    self._logger.error("Cannot close %r; the next start runs log recovery: %s", log, error)
+                    self._logger.error(
+                        "Cannot close %s; the next start runs log recovery: %s", log.name, error
+                    )
             try:
                 directory.sync()  # makes the names of logs created since the start durable
                 if complete and self._is_open:
@@ -611,7 +618,11 @@ class LogManager:
                 if complete and (self._is_open or directory.had_clean_shutdown):
                     directory.mark_clean()
             except StorageError as error:
-                self._logger.error("Cannot mark %s as cleanly shut down: %s", directory.path, error)
+                self._logger.error(
+                    "Cannot mark %s as cleanly shut down; the next start runs log recovery: %s",
+                    directory.path,
+                    error,
+                )
             directory.release()
         self._logs.clear()
         self._future_logs.clear()

@@ -52,7 +52,7 @@ class LeaderEpochFileCache:
             stored = read_epochs(self._disk, self._path)
             self.is_corrupt = False
         except CorruptCheckpoint as error:
-            self._logger.warning("%s. Rebuilding the leader epoch cache from the log", error)
+            self._logger.warning("Rebuilding the leader epoch cache from the log: %s", error)
             stored, self.is_corrupt = [], True
         self._entries = []
         for epoch, start_offset in stored:

@@ -248,8 +248,8 @@ class ProducerStateManager:
     def _smaller_epoch(self, producer_id: int, epoch: int, last_epoch: int) -> ApiError:
         return ApiError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"Epoch {epoch} of producer {producer_id} in {self._partition} is smaller than the last seen "
-            f"epoch {last_epoch}.",
+            f"Producer epoch {epoch} of producer {producer_id} in {self._partition} is smaller than the last "
+            f"seen producer epoch {last_epoch}.",
         )
 
     def _check_sequence(self, state: ProducerState, header: BatchHeader) -> None:
@@ -263,8 +263,9 @@ class ProducerStateManager:
             if sequence != 0:
                 raise ApiError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"Sequence {sequence} of producer {header.producer_id} in {self._partition} begins epoch "
-                    f"{header.producer_epoch}, the current epoch is {state.epoch}.",
+                    f"Producer {header.producer_id} starts producer epoch {header.producer_epoch} in "
+                    f"{self._partition} with sequence {sequence}, not 0. The current producer epoch is "
+                    f"{state.epoch}.",
                 )
             return
         last = state.last_sequence
@@ -272,7 +273,7 @@ class ProducerStateManager:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Sequence {sequence} of producer {header.producer_id} in {self._partition} does not follow "
-                f"{last}.",
+                f"sequence {last}.",
             )
 
     def update(self, header: BatchHeader) -> None:
@@ -311,16 +312,17 @@ class ProducerStateManager:
         if epoch < state.epoch or (epoch == state.epoch and transaction_version >= 2 and not is_again):
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"A marker of epoch {epoch} does not end epoch {state.epoch} of producer {producer_id} in "
-                f"{self._partition}.",
+                f"A transaction marker with producer epoch {epoch} cannot end producer epoch {state.epoch} "
+                f"of producer {producer_id} in {self._partition}.",
             )
         if transaction_version == UNKNOWN_TRANSACTION_VERSION:
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
         if coordinator_epoch < state.coordinator_epoch:
             raise ApiError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"A coordinator of epoch {state.coordinator_epoch} has written a marker of producer "
-                f"{producer_id} in {self._partition}.",
+                f"Coordinator epoch {coordinator_epoch} of a transaction marker of producer {producer_id} in "
+                f"{self._partition} is smaller than the last seen coordinator epoch "
+                f"{state.coordinator_epoch}.",
             )
 
     def update_from_marker(

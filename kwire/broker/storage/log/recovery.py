@@ -105,7 +105,7 @@ def open_log(
             log_end_offset = loader.open_active_segment(log_start_offset)
         except InvalidBatch as error:
             logger.warning(
-                "%s: log is damaged after a clean shutdown, running log recovery: %s", loader.name, error
+                "Running log recovery of %s, which is damaged after a clean shutdown: %s", loader.name, error
             )
             clean = False
     if not clean:
@@ -251,7 +251,7 @@ class _LogLoader:
         # Rename the log file last: only its `.swap` name shows that the swap has to be completed.
         for name in sorted(swaps, key=lambda name: name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
             disk.rename(join(directory, name), join(directory, name.removesuffix(SWAP_SUFFIX)))
-        self._logger.warning("%s: completed an interrupted segment swap (%d files)", self.name, len(swaps))
+        self._logger.warning("Completed an interrupted segment swap of %s (%d files)", self.name, len(swaps))
 
     def _end_of_swap(self, base_offset: int) -> int:
         path = join(self._directory, f"{base_offset:020d}{LOG_SUFFIX}{SWAP_SUFFIX}")
@@ -260,7 +260,7 @@ class _LogLoader:
             for whole in scan_batches(self._disk.open(path), 0, self._disk.size(path)):
                 end = whole.location.last_offset + 1
         except InvalidBatch as error:
-            self._logger.warning("%s: invalid batch %s", path, error)
+            self._logger.warning("Invalid batch in %s %s", path, error)
         except LegacyFormat as error:
             raise StorageError(f"{path} has {error}, which is not supported") from error
         return end
@@ -275,7 +275,7 @@ class _LogLoader:
         for name in names:
             if _base_offset(name) not in bases:
                 self._logger.warning(
-                    "%s: deleting orphaned index file %s, which has no log file", self.name, name
+                    "Deleting orphaned index file %s of %s, which has no log file", name, self.name
                 )
                 self.is_changed = True
                 disk.remove(join(self._directory, name))
@@ -324,7 +324,7 @@ class _LogLoader:
                     # long.
                     raise CorruptIndex("the index has positions beyond the log")
             except (CorruptIndex, FileMissing) as error:
-                self._logger.warning("%s: rebuilding indexes of %r: %s", self.name, segment, error)
+                self._logger.warning("Rebuilding the indexes of %s: %s", segment.log_path, error)
                 self.is_changed = True
                 _rebuild_indexes(segment)
 
@@ -392,7 +392,7 @@ class _LogLoader:
                     self.epochs.assign_if_newer(location.leader_epoch, location.base_offset)
             except InvalidBatch as error:
                 # The log stays online; a consumer of this batch gets CORRUPT_MESSAGE.
-                self._logger.warning("%s: invalid batch %s", segment.log_path, error)
+                self._logger.warning("Invalid batch in %s %s", segment.log_path, error)
         for epoch, start_offset in known:
             self.epochs.assign_if_newer(epoch, start_offset)
 
@@ -445,9 +445,8 @@ class _LogLoader:
             raise StorageError(f"{segment.log_path} has {error}, which is not supported") from error
         if problem is not None:
             self._logger.warning(
-                "%s: found corruption in %r, truncating it to %d bytes, offset %d: %s",
-                self.name,
-                segment,
+                "Found corruption in %s, truncating it to %d bytes, offset %d: %s",
+                segment.log_path,
                 valid_bytes,
                 next_offset,
                 problem,
@@ -492,7 +491,10 @@ class _LogLoader:
     def _delete_segments(self, segments: list[LogSegment]) -> None:
         """Delete segments, the last segment first so that a crash leaves no gap, and sync the directory."""
         for segment in reversed(segments):
-            self._logger.warning("%s: log recovery is deleting segment %r", self.name, segment)
+            self._logger.warning(
+                "Deleting segment %s, which follows corruption or is below the log start offset",
+                segment.log_path,
+            )
             self._delayed_deletion.rename_files(segment.paths, self._config.file_delete_delay_ms)
             self.segments.remove(segment)
         if segments:
@@ -509,7 +511,7 @@ class _LogLoader:
         end_offset = active.next_offset()
         if end_offset < log_start_offset:
             self._logger.warning(
-                "%s: deleting all segments: log end offset %d is below log start offset %d",
+                "Deleting all segments of %s: log end offset %d is below log start offset %d",
                 self.name,
                 end_offset,
                 log_start_offset,

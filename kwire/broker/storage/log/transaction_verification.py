@@ -125,8 +125,8 @@ class Verifications:
         if (begun.supports_epoch_bump and sequence != 0 and is_unknown) or sequence > begun.lowest_sequence:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"Sequence {sequence} of producer {header.producer_id} comes before an earlier one that was "
-                f"refused.",
+                f"Sequence {sequence} of producer {header.producer_id} follows a batch that was rejected. "
+                f"The producer must send that batch first.",
             )
 
     def complete(self, header: BatchHeader) -> None:
