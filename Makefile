@@ -78,8 +78,8 @@ LONG_INTEROP := $(LONG_PIPELINE) interop/exactly_once interop/cluster
 # The pipeline's demonstration on Apache Kafka runs with the long scenarios, too.
 PIPELINE_ON_KAFKA := interop/test_pipeline.py::test_every_job_runs_on_either_broker[apache]
 
-# Two workers: each file of shared-broker scenarios runs in one worker, which mostly waits. Files that start their own
-# brokers follow when a worker is free.
+# Two workers. The scenarios of a file run in one worker, on the shared brokers of this worker, and mostly wait. Files
+# that start their own brokers follow when a worker is free.
 .PHONY: interop
 interop: interop-ready ## compare kwire with Apache Kafka, its tools and Spark (Java 17, Maven)
 	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . -n 2 --dist loadfile interop $(LONG_INTEROP:%=--ignore=%) \

@@ -1,6 +1,6 @@
 """The Spark side of bench/archive.py: reads job names from stdin, runs them, and prints the results.
 
-It must run in a Python environment with PySpark. Its argument is JSON with the location of the data.
+It must run in a Python environment with PySpark. Its argument is the JSON object of `bench.spark.Spark`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def main() -> None:
 
 
 def archive(spark: Any, arguments: dict[str, str], source: str) -> int:
-    """Archive the topic again and return the number of records."""
+    """Replace the archive with a new archive of the topic, and return the number of records.
+
+    `source` is the input format: "kafka" or "kwire".
+    """
     directory = Path(arguments["directory"], "archive")
     shutil.rmtree(directory, ignore_errors=True)
     where = (

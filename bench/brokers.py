@@ -1,7 +1,7 @@
 """The two brokers, each a child process on loopback with its own directory.
 
 Apache Kafka gets the JVM flags of its start script. kwire runs in the Python of this process. Both get the
-same properties. Both end with the measurement.
+same properties. When this process exits, brokers that still run are killed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ _ports = free_ports()
 
 
 def free_port() -> int:
-    """Return the next unused port."""
     return next(_ports)
 
 
@@ -102,7 +101,7 @@ class Broker(ABC):
         return dict(os.environ)
 
     def prepare(self) -> None:  # noqa: B027 - a broker may have nothing to prepare
-        """Prepare the first start of the broker. Its time is not measured."""
+        """Do what the broker needs before its first start. The measured start time does not include this."""
 
     def start(self) -> float:
         """Start the broker and return the seconds from exec to its first ApiVersions response."""
@@ -131,7 +130,10 @@ class Broker(ABC):
         return time.perf_counter() - begun
 
     def stop(self) -> None:
-        """Send SIGTERM and wait for the clean shutdown."""
+        """Send SIGTERM and wait for the clean shutdown.
+
+        Raises RuntimeError, and kills the broker, if the shutdown takes longer than STOP_SECONDS.
+        """
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
@@ -159,18 +161,16 @@ class Broker(ABC):
         atexit.unregister(self.discard)
 
     def resident_bytes(self) -> int:
-        """Return the resident memory of the process."""
         assert self._process is not None
         statm = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii")
         return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def open_file_count(self) -> int:
-        """Return the number of open file descriptors."""
         assert self._process is not None
         return len(os.listdir(f"/proc/{self._process.pid}/fd"))
 
     def cpu_seconds(self) -> float:
-        """Return the processor time, user and kernel, of the process and its children."""
+        """Return the processor time, user and kernel, of the broker's process and its descendants."""
         assert self._process is not None
         return cpu_ticks(self._process.pid) / os.sysconf("SC_CLK_TCK")
 
@@ -184,7 +184,7 @@ class Broker(ABC):
 
 
 def cpu_ticks(pid: int) -> int:
-    """Return the processor time, in clock ticks, of a process and its running and ended children."""
+    """Return the processor time, in clock ticks, of a process and its running and ended descendants."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
         living = children(pid)

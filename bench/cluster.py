@@ -1,6 +1,6 @@
 """A cluster of three brokers and a controller: three replicas, acks=all, min.insync.replicas=2.
 
-The clusters run one after the other, because two would share the machine:
+The clusters run one after the other, because two clusters at a time would share the machine:
 
 - launch: from the start of all nodes to the first acknowledged write, and their memory five seconds later;
 - throughput: one librdkafka producer and consumer as in bench/throughput.py, with the processor time of all
@@ -11,8 +11,8 @@ The clusters run one after the other, because two would share the machine:
 - partitions: with 3,000 partitions, the processor time of an idle cluster, and the time from a broker's kill
   until each of its partitions has a new leader.
 
-BENCH_CLUSTER_PARTITIONS=300 reduces the partitions. BENCH_CLUSTER selects parts: launch, throughput, latency,
-gaps, partitions.
+BENCH_CLUSTER_PARTITIONS=300 reduces the number of partitions. BENCH_CLUSTER selects parts: launch,
+throughput, latency, gaps, partitions.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ RETRY_MS = 10
 """The client's retry backoff. librdkafka's default of 100 ms would be most of the gap after a stop."""
 AFTER_SECONDS = 3.0
 STEADY_SECONDS = 0.5
-"""The maximum interval between acknowledgements `AFTER_SECONDS` after the leader has ended."""
+"""The measurement ends when no interval between acknowledgements in `AFTER_SECONDS` was longer than this."""
 LAUNCHES = {"apache": 1, "kwire": 3}
 GAPS = {"killed": 2, "stopped": 5}
 KILLS = 5
-"""The number of kills. Their times differ by up to 2 s, as a session begins with the last heartbeat."""
+"""The number of kills. The failover times differ by up to 2 s: a session begins with the last heartbeat."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """Measure all parts, one cluster after the other."""
+    """Measure the parts that BENCH_CLUSTER selects, by default all, one cluster after the other."""
     figures: dict[str, Figure] = {}
     parts: dict[str, Callable[[Samples], None]] = {
         "launch": _measure_launches,
@@ -229,7 +229,7 @@ def _measure_gaps(samples: Samples) -> None:
 
 
 def _measure_gap(cluster: Cluster, leader: int, *, cleanly: bool) -> float:
-    """Kill or stop the leader, and return the longest time between two acknowledgements in seconds."""
+    """End the leader with SIGKILL, or with SIGTERM if `cleanly`. Returns the longest gap in seconds."""
     producer = Producer(
         {
             "log_level": 0,
@@ -264,7 +264,10 @@ def _measure_gap(cluster: Cluster, leader: int, *, cleanly: bool) -> float:
 
 
 def _longest_gap(acknowledged: list[float], since: float) -> float:
-    """Return the longest time without an acknowledgement after `since`, in seconds."""
+    """Return the longest interval between acknowledgements that ends after `since`, in seconds.
+
+    Returns `since`, a very large number, if there is no such interval.
+    """
     return max((after - before for before, after in pairwise(acknowledged) if after > since), default=since)
 
 
@@ -291,7 +294,7 @@ def _measure_partitions(samples: Samples) -> None:
 
 
 def _measure_failover(cluster: Cluster, victim: int, topics: list[str]) -> float:
-    """Kill a broker, return the seconds until its partitions have new leaders, and start it again."""
+    """Kill a broker and start it again. Returns the seconds until all partitions had other leaders."""
     cluster.stop_node(victim, cleanly=False)
     stopped_at = time.perf_counter()
     cluster.await_end(victim)

@@ -29,7 +29,7 @@ from bench.figures import Figure, percentile
 
 LOG_BYTES = 300_000_000
 SIZES = {"100 B": (100, 100), "50 to 150 B": (50, 150), "1 KiB": (1024, 1024)}
-"""The sizes of the smallest and the largest value, in bytes."""
+"""By label, the sizes of the smallest and the largest value in a log, in bytes."""
 RECORDS_PER_KEY = 15
 KEY_BYTES = 16
 BATCH = 1000
@@ -57,7 +57,7 @@ PRODUCER: dict[str, str | int | float | bool] = {
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """In each round, compact a log of each size, then produce for `seconds` and during a compaction."""
+    """In each round, compact a log of each size. Then produce for `seconds`, and during a compaction."""
     figures: dict[str, Figure] = {}
 
     def figure(name: str, unit: str) -> Figure:
@@ -167,9 +167,9 @@ class _FilledLog:
 
 
 def _latencies(broker: Broker, seconds: float) -> dict[int, tuple[float, float]]:
-    """Return percentiles of the latency of single records in seconds.
+    """Return two percentiles of the latency of single records, in seconds.
 
-    Each percentile has the value of an idle broker, and the value while the broker compacts a log.
+    The first value of a percentile is from an idle broker, the second from a broker that compacts a log.
     """
     log = _FilledLog(broker, *SIZES["100 B"])
     until = time.perf_counter() + seconds

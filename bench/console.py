@@ -46,7 +46,7 @@ READS = {
     "one page per second": ("from=AT", 1.0),
     "pages without a pause": ("from=AT", 0.0),
 }
-"""The queries of the readers, and the pause after each page in seconds."""
+"""By reader, the query and the pause after each page in seconds. The first offset replaces AT."""
 STEP = 20_000
 """The number of offsets from one page to the next."""
 
@@ -100,7 +100,7 @@ class _WithConsole(Kwire):
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """In each round, produce single records for `seconds` without a reader and with each kind of reader."""
+    """Measure the latency of single records without a reader and with each reader, each for `seconds`."""
     if Kwire.name not in names:
         return []
     figures = {
@@ -149,7 +149,7 @@ def _add(figures: dict[tuple[str, int], Figure], label: str, latencies: list[flo
 
 
 def _fill(broker: Kwire) -> int:
-    """Create a topic with one partition and return its end offset."""
+    """Create and fill a topic with one partition, and return the end offset of the partition."""
     client: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
     admin = AdminClient(client)
     admin.create_topics([NewTopic(TOPIC, num_partitions=1)])[TOPIC].result(30)
@@ -173,7 +173,10 @@ def _fill(broker: Kwire) -> int:
 def _running_reader(
     broker: _WithConsole, query: str, end: int, pause: float
 ) -> Iterator[tuple[int, list[str]]]:
-    """Run a reader during the block. Yield its process id, and a list that gets a line per page."""
+    """Run a reader during the block. Yield its process id, and a list of lines.
+
+    After the block, the list contains one line per page: the time when the reader received the page.
+    """
     url = f"http://127.0.0.1:{broker.http_port}/console/topics/{TOPIC}/0"
     with _background_process(READER, url, query, str(end), str(pause)) as reader:
         yield reader
@@ -181,7 +184,10 @@ def _running_reader(
 
 @contextmanager
 def _background_process(program: str, *arguments: str) -> Iterator[tuple[int, list[str]]]:
-    """Run a program during the block. Yield its process id, and a list that gets its output."""
+    """Run a program during the block. Yield its process id, and a list.
+
+    After the block, the list contains the lines that the program printed after its first line.
+    """
     output: list[str] = []
     command = [sys.executable, "-c", program, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -44,7 +44,7 @@ class EmptySource(DataSource):
 
 
 class EmptyReader(DataSourceReader):
-    """A reader with the same number of records in each task."""
+    """A reader that divides the records equally among the tasks."""
 
     def __init__(self, records_count: int) -> None:
         self.records_count = records_count

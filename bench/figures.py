@@ -31,7 +31,7 @@ class Figure:
 
 @dataclass
 class Samples:
-    """A collection of figures by name, to which a measurement adds samples."""
+    """The figures of a measurement, to which `add` adds samples of the broker `name`."""
 
     figures: dict[str, Figure]
     name: str

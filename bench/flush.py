@@ -81,7 +81,7 @@ def _varint(number: int) -> bytes:
 
 
 def _acks_per_second(broker: Broker, count: int, seconds: float) -> float:
-    """Return the number of acknowledgements per second of all producers together."""
+    """Produce to the topic with `count` partitions. Returns the acks per second of all producers."""
     topic = _topic(count)
     connections: dict[int, tuple[socket.socket, bytes]] = {}
     poll = select.epoll()

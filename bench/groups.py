@@ -157,8 +157,6 @@ def _heartbeat(group: str, generation: int, member_id: str) -> bytes:
 
 
 class JoinResponse:
-    """A decoded JoinGroup response."""
-
     def __init__(self, reader: ResponseReader) -> None:
         _expect_no_error(reader, "JoinGroup")
         self.generation = reader.int32()
@@ -182,7 +180,10 @@ class ClassicGroup:
         self._joined: dict[int, JoinResponse] = {}
 
     def rebalances(self, count: int) -> list[tuple[float, float]]:
-        """Return the seconds until all members are in a new generation, after a join and after a leave."""
+        """Let a member join and leave `count` times. Returns the seconds of each join and of each leave.
+
+        The time of a join or leave ends when all members are in a new generation.
+        """
         found: list[tuple[float, float]] = []
         with RawConnections(self._broker, LARGE_GROUP + 1) as connections:
             _request(connections, request(*FIND_COORDINATOR, string(self._group) + b"\0"))
@@ -246,7 +247,7 @@ class ConsumerMember:
         self._sends_all_fields = True
 
     def heartbeat(self, *, leaving: bool = False) -> bytes:
-        """Return a heartbeat request. It is complete if the member is new or its partitions have changed."""
+        """Return a heartbeat request, with all fields if the member is new or its partitions have changed."""
         identity = compact_string(self._group) + compact_string(self.member_id)
         epoch = struct.pack(">i", -1 if leaving else self.epoch)
         no_ids = b"\0\0"  # no instance id, no rack
@@ -294,7 +295,10 @@ class ConsumerGroup:
         self._group = f"large-consumer-{uuid.uuid4()}"
 
     def rebalances(self, count: int) -> list[tuple[float, float]]:
-        """Return the seconds until all members have their partitions, after a join and after a leave."""
+        """Let a member join and leave `count` times. Returns the seconds of each join and of each leave.
+
+        The time of a join or leave ends when `_await_stable` returns.
+        """
         found: list[tuple[float, float]] = []
         with RawConnections(self._broker, LARGE_GROUP + 1) as connections:
             members = {number: ConsumerMember(self._group) for number in range(LARGE_GROUP)}
@@ -314,7 +318,7 @@ class ConsumerGroup:
 
     @staticmethod
     def _await_stable(connections: RawConnections, members: dict[int, ConsumerMember]) -> None:
-        """Send heartbeats until every partition has a confirmed owner, and all members have one epoch."""
+        """Send heartbeats until each partition has one owner, and all members have confirmed one epoch."""
         deadline = time.perf_counter() + READY_SECONDS
         # The newest member is first, because the other members must revoke partitions for it.
         for number in sorted(members, reverse=True):

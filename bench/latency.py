@@ -32,7 +32,7 @@ CONSUMER = {
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """Send single records to each broker for `seconds` per round, to acknowledgement and to delivery."""
+    """In each round, measure both latencies of each broker, each for `seconds`."""
     figures = {
         (kind, percent): Figure(f"{label}, p{percent}", "ms")
         for kind, label in (("ack", "produce one record"), ("delivery", "deliver one record"))
@@ -58,7 +58,10 @@ def _new_topic(broker: Broker) -> str:
 
 
 def acknowledgements(broker: Broker, seconds: float, pause_seconds: float = 0.0) -> list[float]:
-    """Send records with a pause before each record, and return the seconds until each acknowledgement."""
+    """Return the seconds until the acknowledgement of each record that is sent within `seconds`.
+
+    A pause of `pause_seconds` precedes each record. The first `WARM_UP_RECORDS` do not count.
+    """
     topic = _new_topic(broker)
     producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
     latencies: list[float] = []

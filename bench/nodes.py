@@ -97,7 +97,7 @@ class Cluster(ABC):
 
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed kwire is compiled
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # because an installed kwire has bytecode
         return environment
 
     def _properties(self, node: int) -> Path:
@@ -156,7 +156,6 @@ class Cluster(ABC):
         return sum(cpu_ticks(one.pid) for one in running) / os.sysconf("SC_CLK_TCK")
 
     def resident_bytes(self) -> int:
-        """Return the resident memory of all nodes in bytes."""
         pages = (Path(f"/proc/{one.pid}/statm").read_text().split()[1] for one in self._running.values())
         return sum(map(int, pages)) * os.sysconf("SC_PAGE_SIZE")
 
@@ -167,7 +166,10 @@ class Cluster(ABC):
         return AdminClient({**CLIENT, "bootstrap.servers": self.bootstrap})
 
     def create_topics(self, names: list[str], partitions: int) -> None:
-        """Create topics. Waits until there are enough brokers for the replicas."""
+        """Create topics. Retries until enough brokers have registered.
+
+        Raises RuntimeError if a topic cannot be created within START_SECONDS.
+        """
         admin, deadline = self.admin, time.perf_counter() + START_SECONDS
         wanted = [
             NewTopic(name, num_partitions=partitions, replication_factor=self._replicas) for name in names
@@ -190,7 +192,7 @@ class Cluster(ABC):
         self.await_all(lambda one: len(one.isrs) == REPLICAS and one.leader == one.replicas[0], topic)
 
     def await_all(self, condition: Callable[[PartitionMetadata], bool], *topics: str) -> float:
-        """Wait until every partition of these topics meets a condition, and return the time when it does."""
+        """Wait until each partition of these topics meets a condition. Returns that `perf_counter` time."""
         admin, deadline = self.admin, time.perf_counter() + START_SECONDS
         while True:
             known = admin.list_topics(timeout=30).topics

@@ -104,7 +104,7 @@ def _error(response: bytes) -> int:
 
 
 def _commits(broker: Broker, groups: int, seconds: float) -> tuple[int, float]:
-    """Return the number of acknowledged commits, and the measured seconds."""
+    """Commit for `seconds`, then check the committed offsets. Returns the commits, and the seconds."""
     first = time.monotonic_ns()
     names = [_group(number, groups) for number in range(CONSUMERS)]
     committers = [_Committer(names[number], number, first) for number in range(CONSUMERS)]

@@ -147,7 +147,7 @@ def _fill(broker: Broker, topic: str, options: dict[str, int]) -> int:
 
 
 def _check(broker: Broker, topic: str, sent: int) -> None:
-    """Check that no acknowledged record is missing, because a kill loses no page cache."""
+    """Check that no acknowledged record is missing. The page cache survives a kill."""
     consumer = Consumer({**_client(broker), "group.id": "bench"})
     try:
         ends = [_end(consumer, TopicPartition(topic, number)) for number in range(UNFLUSHED_PARTITIONS)]
@@ -158,7 +158,10 @@ def _check(broker: Broker, topic: str, sent: int) -> None:
 
 
 def _end(consumer: Consumer, partition: TopicPartition) -> int:
-    """Wait until the broker is leader, and return the end offset. Apache Kafka accepts requests before."""
+    """Wait until the broker leads the partition, and return the end offset.
+
+    Apache Kafka accepts requests before it leads its partitions.
+    """
     deadline = time.perf_counter() + LEADERS_SECONDS
     while True:
         try:

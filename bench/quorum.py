@@ -1,6 +1,7 @@
 """A quorum of three controllers with one broker, and with many partitions.
 
-The clusters run one after the other, because two would share the machine. Timeouts are the defaults.
+The clusters run one after the other, because two clusters at a time would share the machine. Timeouts are the
+defaults.
 
 - elections: the time from SIGKILL or SIGTERM of the active controller until the others have a new leader, and
   until a topic that is requested then has been created;
@@ -44,11 +45,11 @@ _TOPIC = bytes([len(_LOG) + 1]) + _LOG + b"\2"
 _DESCRIBE = struct.pack(">hhih", 55, 0, 0, -1) + b"\0\2" + _TOPIC + bytes(4) + b"\0\0\0"
 """A DescribeQuorum v0 request for the metadata log."""
 _PARTITION_RESPONSE = struct.Struct(">ihi")
-"""The fields of a partition in the response: the partition, the error code, the leader."""
+"""The first fields of a partition in the DescribeQuorum response: index, error code, leader id."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
-    """Measure all parts, one cluster after the other. `seconds` and `rounds` have no effect."""
+    """Measure the parts that BENCH_QUORUM selects, by default all. `seconds` and `rounds` have no effect."""
     figures: dict[str, Figure] = {}
     parts: dict[str, Callable[[Samples], None]] = {
         "elections": _elections,
@@ -80,7 +81,10 @@ def _elections(samples: Samples) -> None:
 
 
 def _measure_failover(cluster: Cluster, how: str, topic: str) -> tuple[float, float]:
-    """End the active controller. Returns the seconds until the others report a leader and create a topic."""
+    """End the active controller with SIGKILL, or SIGTERM if `how` is "stopped", and start it again.
+
+    Returns the seconds until the other controllers report a leader, and until the topic is created.
+    """
     victim = _await_leader(cluster, CONTROLLERS)
     time.sleep(SETTLE_SECONDS)
     cluster.stop_node(victim, cleanly=how == "stopped")

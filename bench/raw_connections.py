@@ -23,7 +23,7 @@ class RawConnection:
 
 
 class RawConnections:
-    """A context manager for numbered connections. It closes them after the block."""
+    """A context manager for connections with the numbers 0 to `count` - 1. It closes them after the block."""
 
     def __init__(self, broker: Broker, count: int) -> None:
         self._poll = select.epoll()
@@ -53,7 +53,11 @@ class RawConnections:
         self._connections[number].connection.sendall(request)
 
     def responses(self, timeout_s: float) -> Iterator[tuple[int, bytes]]:
-        """Yield responses that are complete before the timeout, without their correlation ids."""
+        """Wait for data, at most `timeout_s`. Yield the responses that are then complete.
+
+        A response is a pair of the connection's number and the bytes after the correlation id.
+        Raises RuntimeError if the broker has closed a connection.
+        """
         for fd, _ in self._poll.poll(timeout_s):
             connection_state = self._by_fd[fd]
             data = connection_state.connection.recv(1 << 20)
@@ -67,7 +71,7 @@ class RawConnections:
 
 
 def request(key: int, version: int, body: bytes, *, flexible: bool = False) -> bytes:
-    """Return a complete request without a client id."""
+    """Return a request with its size prefix and header. The client id is null."""
     head = struct.pack(">hhih", key, version, 0, -1) + (b"\0" if flexible else b"")
     return struct.pack(">i", len(head) + len(body)) + head + body
 
@@ -82,7 +86,7 @@ def nullable_bytes(value: bytes) -> bytes:
 
 
 def unsigned_varint(number: int) -> bytes:
-    """Return an unsigned varint."""
+    """Encode a number as an unsigned varint."""
     found = bytearray()
     while number > 127:
         found.append(number & 127 | 128)

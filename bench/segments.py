@@ -4,11 +4,11 @@
         [--only BROKER]
 
 Each method counts the records of a topic, and writes the records to Parquet. Spark on `local[2]` reads the
-broker's data directory with the segment source of pipeline/source.py, with all columns and with one column.
-It also reads from the running broker with its Kafka source. One librdkafka consumer reads in this process,
-10,000 messages at a time, and pyarrow writes Parquet. "Source without data" is a Python source that sends the
-same number of complete rows to Spark without reading data. Its speed is the limit of such a source. One Spark
-runs all jobs, and the first three rounds do not count.
+broker's data directory with the segment source of kwire/pipeline/source.py, with all columns and with one
+column. It also reads from the running broker with its Kafka source. One librdkafka consumer reads in this
+process, 10,000 messages at a time, and pyarrow writes Parquet. "Source without data" is a Python source that
+sends the same number of complete rows to Spark without reading data. Its speed is the limit of such a source.
+One Spark runs all jobs, and the first three rounds do not count.
 
 Every round runs all methods one after the other, and a ratio compares results of the same round. The
 processor time is that of Spark and its Python workers, or of the consumer's process, plus that of the broker.
@@ -88,7 +88,10 @@ def _rounds(rounds: int, methods: Methods, topic: spark.Topic, up: spark.Spark) 
 
 
 def _consume(topic: spark.Topic, into: str) -> spark.JobResult:
-    """Read the topic with a consumer. The processor time is that of this process."""
+    """Read the topic with a consumer, and write Parquet if `into` is "Parquet".
+
+    The processor time in the result is that of this process.
+    """
     broker = topic.broker
     keep, finish = (
         _parquet(broker.directory / "consumed.parquet") if into == "Parquet" else (len, lambda: None)

@@ -1,6 +1,6 @@
 """The Spark side of bench/segments.py: reads commands from stdin, runs them, and prints the results.
 
-It must run in a Python environment with PySpark. Its argument is JSON with the location of the data.
+It must run in a Python environment with PySpark. Its argument is the JSON object of `bench.spark.Spark`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def process_tree_ticks(root: int) -> dict[int, int]:
 
 
 def cpu_seconds_between(before: dict[int, int], after: dict[int, int]) -> float:
-    """Return the processor time between two samples. It lacks the time of workers that ended in between."""
+    """Return the processor time between two samples, without that of workers that ended in between."""
     return sum(ticks - before.get(pid, 0) for pid, ticks in after.items()) / os.sysconf("SC_CLK_TCK")
 
 

@@ -28,7 +28,7 @@ NOISE_BYTES = 16 << 20
 TIMEOUT_SECONDS = 120.0
 
 JobResult = tuple[int, float, float]
-"""The number of records, the seconds, and the processor seconds of a job."""
+"""The number of records that a job processed, its seconds, and its processor seconds."""
 Sample = tuple[str, str, float]
 """The name of a figure without the topic, its unit, and a sample."""
 
@@ -91,7 +91,7 @@ class Topic:
 
 
 class Spark:
-    """A running Spark that executes the commands of a module."""
+    """A running Spark: a child process that runs `module` and executes one command per line of its stdin."""
 
     def __init__(self, topic: Topic, module: str) -> None:
         broker = topic.broker
@@ -126,7 +126,7 @@ class Spark:
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()  # this ends its loop
+        self._process.stdin.close()  # this ends the loop of the child process
         try:
             self._process.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -149,7 +149,7 @@ class Spark:
 
 
 Rounds = Callable[[Topic, Spark], Iterable[Sample]]
-"""A function that runs all rounds with one topic."""
+"""A function that runs all rounds with one topic and yields the samples."""
 
 
 def why_no_spark() -> str | None:
@@ -169,7 +169,7 @@ def measure(
 ) -> list[Figure]:
     """Measure each broker with a topic for each combination of record count and partition count.
 
-    If Spark is missing, prints the reason and returns an empty list.
+    `module` runs in Spark: see `Spark`. If Spark is missing, prints the reason and returns an empty list.
     """
     reason = why_no_spark()
     if reason is not None:

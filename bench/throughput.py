@@ -80,7 +80,7 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
 
 
 def _round(broker: Broker, size: int, seconds: float) -> tuple[float, float, tuple[float, float]]:
-    """Return the records produced and consumed per second, and the broker's processor µs per record."""
+    """Return the records per second of producer and consumer, and the broker's µs per record for each."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
     topic = f"bench-{size}-{time.monotonic_ns()}"
     admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic].result(30)
@@ -102,9 +102,10 @@ def produce(
     partitions: int = PARTITIONS,
     limit: int = sys.maxsize,
 ) -> tuple[int, float]:
-    """Produce records. Returns the number of acknowledged records, and the seconds.
+    """Produce records of `size` bytes for `seconds`, or until `limit` records are sent.
 
-    The number may exceed `limit` by the records in the client's queue.
+    Returns the number of acknowledged records, and the seconds until the last acknowledgement. The last batch
+    may exceed `limit`. Raises RuntimeError if a record is not acknowledged within TIMEOUT_SECONDS.
     """
     producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
     producer.list_topics(topic, timeout=30)  # so that the client knows the leaders when the time starts
@@ -125,7 +126,10 @@ def produce(
 
 
 def consume(broker: Target, topic: str, count: int, partitions: int = PARTITIONS) -> float:
-    """Consume `count` records. Returns the seconds from the assignment to the last record."""
+    """Consume `count` records. Returns the seconds from the assignment to the last record.
+
+    Raises RuntimeError if the end offsets do not add up to `count`, or if records are missing.
+    """
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, **CONSUMER})
     try:
         parts = [TopicPartition(topic, number, 0) for number in range(partitions)]

@@ -73,7 +73,7 @@ class Loop(ABC):
 
     @abstractmethod
     def commits_per_second(self, seconds: float) -> float:
-        """Commit transactions for this time, and return the number of commits per second."""
+        """Commit transactions for `seconds`, and return the number of commits per second."""
 
     def close(self) -> None:  # noqa: B027 - a client may have nothing to close
         """Close the client."""
@@ -142,7 +142,7 @@ def _create(broker: Broker, topic: str, partitions: int) -> None:
 
 
 def _check(broker: Broker, topic: str, partitions: int) -> None:
-    """Check that no transaction is open, so that the last stable offset is the end offset."""
+    """Check that the last stable offset of each partition becomes the end offset within ten seconds."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     requests = {TopicPartition(topic, number): latest for number in range(partitions)}

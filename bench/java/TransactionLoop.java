@@ -6,8 +6,9 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 /**
  * Commits one transaction after the other, as fast as one Java producer can.
  *
- * Arguments: the bootstrap address, the topic, its partitions, the records per transaction, their size in bytes. For
- * each line of standard input, a number of seconds, it prints the commits per second in that time.
+ * Arguments: the bootstrap address, the topic (also the transactional id), the number of partitions, the records per
+ * transaction, and the size of a record in bytes. Each line of standard input is a number of seconds. The program then
+ * commits for this time and prints the commits per second.
  */
 public final class TransactionLoop {
     private TransactionLoop() {

@@ -1,4 +1,4 @@
-"""A stream on Spark: what comes to topic greetings is copied to topic copied."""
+"""A Spark stream that copies records from the topic greetings to the topic copied."""
 
 import sys
 

@@ -47,18 +47,17 @@ NOT_SERVED = (
     ("76 to 79, 83 to 87, 90 to 92", "all APIs of share groups", "KIP-932"),
     ("88, 89", "all APIs of streams groups", "KIP-1071"),
 )
-"""Other APIs of Apache Kafka 4.3: keys, names, KIPs."""
+"""APIs of Apache Kafka 4.3 that kwire does not serve: keys, names, KIPs."""
 UNSUPPORTED = {
     405: "no; the keys are accepted without effect",
     932: "no; its metadata records and keys are accepted",
     939: "no; not in a stable release of Apache Kafka either",
     1071: "no; its metadata records and keys are accepted",
 }
-"""KIPs that the code mentions but does not implement."""
+"""KIPs that the code mentions but does not implement, with their text in the column "Supported"."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages."""
     for name, text in (("keys.md", keys_page()), ("apis.md", apis_page())):
         files.append(File.generated(config, name, content=text))
     return files
