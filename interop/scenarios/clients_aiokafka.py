@@ -88,7 +88,7 @@ def idempotent(broker: Broker) -> Any:
 
 @scenario()
 def groups_commit_and_resume(broker: Broker) -> Any:
-    """Split a topic between two group members. Then a new member resumes from the committed offsets."""
+    """Read a topic with two group members. Then a new member resumes from the committed offsets."""
 
     async def run() -> Any:
         topic = group = "aiokafka-resume"

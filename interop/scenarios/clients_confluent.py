@@ -131,7 +131,7 @@ def idempotent(broker: Broker) -> Any:
 
 @scenario(seconds=90)
 def groups_commit_and_resume(broker: Broker) -> Any:
-    """With each assignor: read part of a topic in a group, commit, and resume from the committed offsets."""
+    """Read part of a topic in a group, commit, and resume from the committed offsets, with each assignor."""
     seen: dict[str, Any] = {}
     for strategy in ("range", "roundrobin", "cooperative-sticky"):
         topic = group = f"confluent-resume-{strategy}"
@@ -199,7 +199,7 @@ def seeks(broker: Broker) -> Any:
 
 @scenario(seconds=90)
 def administration(broker: Broker) -> Any:
-    """Change topics, configurations, partitions, records, offsets and groups through AdminClient."""
+    """Manage topics, configurations, records, groups and offsets through AdminClient, also with errors."""
     topic = group = "confluent-admin"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     seen: dict[str, Any] = {}

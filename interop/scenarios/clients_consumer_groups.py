@@ -55,7 +55,7 @@ class GroupConsumer:
 
 
 def until(condition: Callable[[], bool], *members: GroupConsumer) -> None:
-    """Poll all members until the condition is true."""
+    """Poll the members until the condition is true. Fail after `WAIT_S` seconds."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, [member.owned for member in members]
@@ -84,7 +84,7 @@ def write(broker: Broker, topic: str, values: list[str], partitions: int = PARTI
 
 @scenario(seconds=240)
 def partition_assignment(broker: Broker) -> Any:
-    """Add consumers to a group and remove consumers. The group must read and commit every record."""
+    """Add consumers to a group and remove one consumer. The group must read and commit every record."""
     topic = group = "clients-848-sharing"
     make_topic(broker, topic, PARTITIONS)
     seen: dict[str, Any] = {}
@@ -118,7 +118,7 @@ def partition_assignment(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def regex_subscription(broker: Broker) -> Any:
-    """Subscribe with a regular expression, which the coordinator evaluates, and create topics that match."""
+    """Subscribe with a regular expression, create a topic that matches, and try an invalid expression."""
     prefix = "clients-848-regex"
     make_topic(broker, f"{prefix}-a", 1)
     make_topic(broker, f"{prefix}-b", 2)
@@ -147,7 +147,7 @@ def regex_subscription(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def static_members(broker: Broker) -> Any:
-    """Restart a consumer that has an instance id. It must get its former partitions."""
+    """Restart a static member, which must get its former partitions. Then use its instance id twice."""
     topic = group = "clients-848-static"
     make_topic(broker, topic, PARTITIONS)
     one = GroupConsumer(broker, group, topic, **{"group.instance.id": "one"})
@@ -180,7 +180,7 @@ def static_members(broker: Broker) -> Any:
 
 @scenario(seconds=300)
 def java(broker: Broker) -> Any:
-    """Run the Java console consumer with the consumer protocol, and the tools that describe its group."""
+    """Run the Java console consumer with the consumer protocol, and the tools for consumer groups."""
     topic = group = "clients-848-java"
     tool = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")

@@ -128,7 +128,7 @@ def groups_commit_and_resume(broker: Broker) -> Any:
 
 @scenario()
 def seeks(broker: Broker) -> Any:
-    """Seek by timestamp, to both ends, to an offset, and out of range, where auto.offset.reset applies."""
+    """Look up offsets by timestamp and the end offsets. Seek to offsets, one of them out of range."""
     topic = "kafka-python-seek"
     make_topic(broker, topic)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
@@ -209,7 +209,7 @@ def administration(broker: Broker) -> Any:
 
 
 def without_messages_and_ids(value: Any) -> Any:
-    """Remove random topic ids, and error messages, which differ between brokers."""
+    """Replace topic ids and error messages by placeholders, because they differ between brokers."""
     if isinstance(value, dict):
         return {
             key: f"<{key}>"
@@ -224,7 +224,7 @@ def without_messages_and_ids(value: Any) -> Any:
 
 @scenario()
 def group_administration(broker: Broker) -> Any:
-    """Describe and list groups, and read, alter and delete their offsets."""
+    """Describe, list and delete a group, and list its committed offsets before and after the deletion."""
     topic, group = "kafka-python-groups", "kafka-python-groups"
     make_topic(broker, topic)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)

@@ -33,7 +33,7 @@ CLASSIC = {"group.protocol": "classic", "session.timeout.ms": 6000, "heartbeat.i
 
 
 class LenientConsumer(GroupConsumer):
-    """A consumer that ignores a failed commit during a rebalance, and so reads the record again."""
+    """A consumer that ignores failed commits. During a rebalance, it may therefore read a record twice."""
 
     def poll(self) -> None:
         message = self.consumer.poll(0.02)
@@ -103,7 +103,11 @@ def all_read(values: list[str], members: list[GroupConsumer]) -> bool:
 def upgrade_and_downgrade(
     broker: Broker, group: str, classic: list[GroupConsumer], new: type[GroupConsumer], **settings: Any
 ) -> Any:
-    """Replace the classic members by members of the consumer protocol, and these by classic members again."""
+    """Replace two classic members by members of the consumer protocol, and these by a classic member.
+
+    All new members have the class `new`. `settings` are those of the last, classic member. The group and its
+    topic have the same name.
+    """
     seen: dict[str, Any] = {}
     removed: list[GroupConsumer] = []
     written: list[str] = []
@@ -141,7 +145,7 @@ def upgrade_and_downgrade(
 
 
 def has_user_data(broker: Broker, group: str) -> bool:
-    """Return whether any assignment in a classic group contains user data."""
+    """Return whether the assignment of any member of a classic group contains user data."""
     with RawClient(broker.bootstrap) as client:
         described = client.call("DescribeGroups", 5, Groups=[group])["Groups"][0]
     for member in described["Members"]:
@@ -157,7 +161,7 @@ def has_user_data(broker: Broker, group: str) -> bool:
 
 @scenario(seconds=240)
 def eager(broker: Broker) -> Any:
-    """Migrate librdkafka consumers with the range assignor, which revokes everything in each rebalance."""
+    """Migrate librdkafka consumers with the range assignor, which revokes all partitions in a rebalance."""
     group = "clients-migration-eager"
     make_topic(broker, group, PARTITIONS)
     settings = {**CLASSIC, "partition.assignment.strategy": "range"}
@@ -187,7 +191,7 @@ def consumer_with_all_partitions(broker: Broker, group: str) -> KafkaPythonConsu
     """Return a kafka-python consumer that owns all partitions of its group's topic.
 
     If a consumer becomes group leader before it has metadata, it assigns no partitions to itself and does not
-    rebalance later. Such a consumer is replaced.
+    rebalance later. The function replaces such a consumer, at most nine times.
     """
     for _ in range(10):
         consumer = KafkaPythonConsumer(broker, group, group)
@@ -203,7 +207,7 @@ def consumer_with_all_partitions(broker: Broker, group: str) -> KafkaPythonConsu
 
 @scenario(seconds=240)
 def two_libraries(broker: Broker) -> Any:
-    """Migrate a group that has members of both kafka-python and librdkafka."""
+    """Migrate a group with one kafka-python member and one librdkafka member."""
     group = "clients-migration-two"
     make_topic(broker, group, PARTITIONS)
     settings = {**CLASSIC, "partition.assignment.strategy": "range,roundrobin"}

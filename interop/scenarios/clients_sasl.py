@@ -36,7 +36,10 @@ COUNT = 30
 
 
 def with_each_mechanism(like: Broker, observe: Callable[[Secured, str], Any], **settings: str) -> Any:
-    """Start a broker for each mechanism, and return the observation by mechanism."""
+    """Start one broker with all mechanisms, and return an observation for each mechanism.
+
+    `settings` are broker configurations, with underscores instead of dots.
+    """
     overrides = {key.replace("_", "."): value for key, value in settings.items()}
     with secured(like, MECHANISMS, overrides) as one:
         add_scram_users(one)
@@ -166,7 +169,7 @@ def confluent_kafka(broker: Broker) -> Any:
 
 
 def _first_authentication_error(login: dict[str, Any]) -> list[str]:
-    """Return the first error that librdkafka reports after a failed authentication."""
+    """Return the name and the broker's message of the first error that librdkafka reports."""
     errors: list[KafkaError] = []
     settings: Any = {**login, "error_cb": errors.append, "log_level": 0}
     client = AdminClient(settings)

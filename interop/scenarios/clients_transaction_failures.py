@@ -1,4 +1,4 @@
-"""Failed transactions of Python clients, because of fencing, timeouts, rejected records or former members."""
+"""Transactions that Python clients cannot commit: fencing, timeouts, rejected records, former members."""
 
 # The type annotations of the client libraries are incomplete.
 # mypy: disable-error-code="attr-defined,arg-type,no-untyped-call"
@@ -29,11 +29,11 @@ WAIT_S = 20
 TIMEOUT_MS = 1500
 TOO_LARGE = "x" * 5000
 CHECK_S = 40.0
-"""A time limit in seconds. Coordinators look for transactions that have timed out every ten seconds."""
+"""The maximum wait in seconds for aborts after a timeout, which the coordinator checks every ten seconds."""
 
 
 class TransactionalClient(ABC):
-    """A transactional producer, with the methods that all client libraries share."""
+    """A transactional producer of a client library, with the same methods for every library."""
 
     def __init__(self, broker: Broker, transactional_id: str, topic: str, timeout_ms: int = 60_000) -> None:
         self.topic = topic
@@ -174,7 +174,10 @@ CLIENTS: dict[str, type[TransactionalClient]] = {
 
 
 def attempt(action: Callable[[], Any]) -> Any:
-    """Return "ok", or the error that the action raised."""
+    """Call the action. Return "ok", or the class of the exception that the action raised.
+
+    For an error of librdkafka, return its name, whether it is fatal, and whether it requires an abort.
+    """
     try:
         action()
     except KafkaException as failure:
@@ -188,7 +191,7 @@ def attempt(action: Callable[[], Any]) -> Any:
 def observe_each_client(
     broker: Broker, what: str, observe: Callable[[Broker, type[TransactionalClient], str], Any]
 ) -> Any:
-    """Return an observation for each client library, each with a topic and transactional id of its own."""
+    """Return an observation for each client library, each with a new topic named after it and `what`."""
     seen: dict[str, Any] = {}
     for name, client in CLIENTS.items():
         topic = f"transactions-{what}-{name}"
@@ -199,7 +202,7 @@ def observe_each_client(
 
 @scenario(seconds=120)
 def fenced(broker: Broker) -> Any:
-    """Start a second producer with the same id, which fences the first and aborts its transaction."""
+    """Start a second producer with the transactional id of an open transaction, which must be aborted."""
 
     def observe(broker: Broker, client: type[TransactionalClient], topic: str) -> Any:
         seen: dict[str, Any] = {}
@@ -320,7 +323,7 @@ def offset_commits(broker: Broker) -> Any:
 
 @scenario(seconds=90)
 def former_group_member(broker: Broker) -> Any:
-    """Commit offsets as a member that has left its group. The coordinator must reject them (KIP-447)."""
+    """Commit offsets as a former group member. The coordinator must reject the commit (KIP-447)."""
     topic = "transactions-members-that-left"
     make_topic(broker, topic)
     seen: dict[str, Any] = {}

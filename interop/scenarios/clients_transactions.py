@@ -30,7 +30,7 @@ def is_committed(number: int) -> bool:
 
 
 def read_by_librdkafka(broker: Broker, topic: str, isolation: str) -> list[str]:
-    """Return all records of the topic at this isolation level."""
+    """Return the values of all records in partition 0 of the topic at this isolation level."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -68,7 +68,7 @@ def create_topic_pair(broker: Broker, name: str) -> tuple[str, str]:
 
 @scenario(seconds=120)
 def confluent(broker: Broker) -> Any:
-    """Commit and abort with librdkafka, copy records with their offsets, and fence a producer."""
+    """Commit and abort with librdkafka, copy records and commit their offsets, and fence a producer."""
     topic, copy = create_topic_pair(broker, "transactions-confluent")
     settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": topic}
     producer = Producer(settings)
@@ -132,7 +132,7 @@ def confluent(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def kafka_python(broker: Broker) -> Any:
-    """Commit and abort records and offsets with kafka-python."""
+    """Commit and abort records, and commit an offset in a transaction, with kafka-python."""
     topic, _ = create_topic_pair(broker, "transactions-kafka-python")
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=topic)
     producer.init_transactions()
@@ -169,7 +169,7 @@ def kafka_python(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def aiokafka(broker: Broker) -> Any:
-    """Commit and abort records and offsets with aiokafka."""
+    """Commit and abort records, and commit an offset in a transaction, with aiokafka."""
     topic, _ = create_topic_pair(broker, "transactions-aiokafka")
 
     async def work() -> Any:

@@ -104,7 +104,7 @@ class CompactedLog:
         assert response["Responses"][0]["ErrorCode"] == 0, response
 
     def clean(self, policy: str = "compact") -> None:
-        """Set the cleanup policy, and wait until the cleaner has cleaned all but the active segment."""
+        """Set the cleanup policy until the cleaner has cleaned all but the active segment."""
         self.set_policy(policy)
         deadline = time.monotonic() + WAIT_S
         while self.cleaned_offset() != self.active_segment_base_offset():
@@ -131,7 +131,10 @@ class CompactedLog:
         }
 
     def records(self) -> list[Any]:
-        """Read every record of the topic, with its timestamp."""
+        """Return the start offset, the end offset and all records of the topic.
+
+        A record is its offset, key, abbreviated value, and timestamp relative to BASE_TIMESTAMP.
+        """
         where = TopicPartition(self.topic, 0)
         consumer = KafkaConsumer(bootstrap_servers=self.broker.bootstrap, enable_auto_commit=False)
         try:
@@ -151,10 +154,9 @@ class CompactedLog:
             consumer.close()
 
     def batches(self) -> list[Any]:
-        """Return the batch headers.
+        """Return the batch headers, without values that may differ between brokers.
 
-        Base timestamps are left out, because they may differ between brokers. Whether a batch has a delete
-        horizon must be equal.
+        These are base timestamps, producer ids and the lengths of compressed batches.
         """
         headers: list[Any] = []
         offset = self.client.call(
@@ -190,7 +192,7 @@ def value(number: int) -> bytes:
 def first_phase(log: CompactedLog) -> None:
     """Write the same keys to several segments.
 
-    There are all codecs, batches of one to five records, null keys and null values.
+    The batches use all codecs and have one to five records. Some keys and values are null.
     """
     number = 0
     for segment in range(4):

@@ -1,12 +1,12 @@
 """Compaction of a log with overlapping transactions: the retained records and the transaction indexes.
 
-The cleaner stops at the last stable offset. If a transaction is aborted while an older one is open, its
+The cleaner stops at the last stable offset. If a transaction is aborted while an older one is open, the abort
 marker is above the last stable offset. The cleaner still discards the aborted records below that offset,
 because aborted records do not supersede committed records.
 
-Two cases retain some aborted records. If cleaning starts inside a segment, the cleaner knows only the
-transactions after the preceding entry of the offset index. And the cleaner does not know which transactions
-were aborted before the log start.
+The cleaner retains some aborted records in two cases. If cleaning starts inside a segment, the cleaner knows
+only the transactions after the preceding entry of the offset index. And the cleaner does not know which
+transactions were aborted before the log start offset.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TransactionalLog:
             self.write(FILLER, bytes(FILLED))
 
     def clean(self, up_to: int) -> None:
-        """Wait until the cleaner has cleaned all segments before the segment with this base offset."""
+        """Set the policy to compact until the cleaner's checkpoint is `up_to`, a segment's base offset."""
         self.log.set_policy("compact")
         deadline = time.monotonic() + WAIT_S
         while self.log.cleaned_offset() != up_to:
@@ -97,7 +97,7 @@ class TransactionalLog:
         }
 
     def transaction_indexes(self) -> dict[str, Any]:
-        """Return the entries of each transaction index, with names instead of producer ids."""
+        """Return the entries of each transaction index, with transactional ids instead of producer ids."""
         directory = self.log.broker.log_dir / f"{TOPIC}-0"
         names = {one.producer_id: name for name, one in self.ids.items()}
         found = {}
@@ -147,7 +147,7 @@ INDEX_EVERY_BATCH = {"index.interval.bytes": "0"}
 
 
 def write_transactions_in_a_segment(log: TransactionalLog) -> int:
-    """Write transactions with equal keys to two segments. Return an offset inside the first segment."""
+    """Write transactions with equal keys to one segment, and roll. Return an offset inside that segment."""
     log.write(b"key", b"old")
     log.write(b"other", b"old", "second")
     log.write(b"aborted", b"1", "first")
@@ -170,7 +170,7 @@ def write_transactions_in_a_segment(log: TransactionalLog) -> int:
 
 @scenario(seconds=240)
 def cleaning_starts_inside_a_segment(broker: Broker) -> Any:
-    """Set the cleaner's checkpoint inside a segment, after an abort marker, and compact twice."""
+    """Set the cleaner's checkpoint inside a segment, after an abort marker. Then compact twice."""
     with another(broker, CLEANER_SETTINGS) as own:
         with RawClient(own.bootstrap) as client:
             log = TransactionalLog(own, client, INDEX_EVERY_BATCH)
@@ -192,7 +192,7 @@ def cleaning_starts_inside_a_segment(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def aborted_before_the_log_start(broker: Broker) -> Any:
-    """Move the log start into a segment. The cleaner then does not know what was aborted before it."""
+    """Delete records up to an offset inside a segment, after an abort marker, and compact three times."""
     with another(broker, CLEANER_SETTINGS) as own, RawClient(own.bootstrap) as client:
         log = TransactionalLog(own, client, INDEX_EVERY_BATCH)
         middle = write_transactions_in_a_segment(log)

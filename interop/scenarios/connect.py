@@ -43,7 +43,7 @@ class Worker(JavaProgram):
             "offset.flush.interval.ms": "500",
             "session.timeout.ms": "6000",
             "heartbeat.interval.ms": "1000",
-            # Without this delay, the next worker gets the tasks of a killed worker immediately.
+            # With a delay of 0, the next worker gets the tasks of a killed worker immediately.
             "scheduled.rebalance.max.delay.ms": "0",
             "offset.storage.partitions": "3",
             "status.storage.partitions": "2",
@@ -57,7 +57,7 @@ class Worker(JavaProgram):
         )
 
     def request(self, path: str, body: dict[str, str] | None = None) -> Any:
-        """Send GET, or PUT if there is a body. Return None if the worker fails or does not respond."""
+        """Send GET, or PUT if there is a body. Return the decoded JSON response, or None after an error."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}",
             data=None if body is None else json.dumps(body).encode(),
@@ -71,7 +71,10 @@ class Worker(JavaProgram):
             return None
 
     def create_connector(self, name: str, **settings: str) -> None:
-        """Create a connector, and wait until the connector and its task run."""
+        """Create a connector, and wait until the connector and its task run.
+
+        `settings` are connector configurations, with underscores instead of dots.
+        """
         given = {key.replace("_", "."): value for key, value in settings.items()}
 
         def created() -> bool:
@@ -96,7 +99,7 @@ def connector_states(status: Any) -> list[str]:
 
 
 class SourceFile:
-    """An input file that grows. It is ASCII, because the source counts characters but skips bytes."""
+    """An input file that grows. It is ASCII, because the connector counts characters but skips bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,7 +117,7 @@ def line_count(path: Path) -> int:
 
 
 def read_topic(broker: Broker, topic: str, isolation: str, count: int, seconds: float = 30.0) -> list[bytes]:
-    """Return the first `count` records at this isolation level, or fewer if the time is over."""
+    """Return the values of the first `count` records of partition 0, or fewer after `seconds`."""
     consumer = consumer_of(broker, f"{topic}-{isolation}", **{"isolation.level": isolation})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = [message.value() for message in consume(consumer, count, seconds)]
@@ -144,7 +147,7 @@ def sink_config(path: Path, topic: str, converter: str) -> dict[str, str]:
 
 @scenario(seconds=240)
 def file_connectors(broker: Broker) -> Any:
-    """Copy lines through a topic as strings. The worker is restarted cleanly in between."""
+    """Copy lines through a topic as strings, with a clean restart of the worker in between."""
     topic = "connect-files"
     make_topic(broker, topic)
     with tempfile.TemporaryDirectory(prefix="interop-connect-") as name:
@@ -182,12 +185,12 @@ def file_connectors(broker: Broker) -> Any:
 
 
 def source_position(answer: Any) -> int | None:
-    """Return the position in bytes that the source has committed, or None."""
+    """Return the byte position that the source connector has committed, or None before its first commit."""
     return answer["offsets"][0]["offset"]["position"] if answer and answer["offsets"] else None
 
 
 def sink_offset(answer: Any) -> int | None:
-    """Return the offset that the sink's group has committed, or None."""
+    """Return the offset that the sink connector's group has committed, or None before its first commit."""
     return answer["offsets"][0]["offset"]["kafka_offset"] if answer and answer["offsets"] else None
 
 
@@ -201,8 +204,8 @@ def exactly_once_source(broker: Broker) -> Any:
     """
     topic = "connect-exactly-once"
     make_topic(broker, topic)
-    # A worker reads offsets with read_committed, so it starts once the killed worker's transaction has timed
-    # out.
+    # A worker reads offsets with read_committed, so it starts only after the killed worker's transaction has
+    # timed out.
     settings = {"exactly.once.source.support": "enabled", "producer.transaction.timeout.ms": "5000"}
     with tempfile.TemporaryDirectory(prefix="interop-connect-") as name:
         directory = Path(name)

@@ -115,7 +115,10 @@ def assignment_sizes(members: list[MemberProcess]) -> list[int]:
 def run_group(
     broker: Broker, name: str, disturb: Callable[[list[MemberProcess]], list[MemberProcess]]
 ) -> Any:
-    """Run the group under load, call `disturb`, and check that every acknowledged record was received."""
+    """Run the group under load, call `disturb`, and check that every acknowledged record was received.
+
+    `disturb` gets the members and returns the members that must own all partitions afterwards.
+    """
     make_topic(broker, name, PARTITIONS)
     members = [MemberProcess(broker, name, name) for _ in range(3)]
     load = NumberedProducer(broker, name)

@@ -35,7 +35,7 @@ def command_output(main: str, *arguments: str, stdin: str = "", timeout_s: float
 
 
 def normalize_line(line: str) -> str:
-    """Return a line of output without ids, ports, times and repeated spaces."""
+    """Replace ids, ports, times and directories in an output line by placeholders, and collapse spaces."""
     line = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:<port>", line)
     line = re.sub(r"-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "-<uuid>", line)
     line = re.sub(r"\b[A-Za-z0-9_-]{22}\b(?=\s|$)", "<id>", line)
@@ -75,7 +75,7 @@ def topics(broker: Broker) -> Any:
     described = ("--describe", "--topic", name)
 
     def until_described(lines: int) -> None:
-        """Wait until the broker has replayed a change: a tool returns once the change is committed."""
+        """Wait until the description has this number of lines, because the broker replays changes later."""
         until(lambda: len(tool_output(tool, broker, *described)) == lines)
 
     until_described(lines=3 + 2)
@@ -291,7 +291,7 @@ def verifiable_clients(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def configs(broker: Broker) -> Any:
-    """Describe and alter topics and groups, and describe the broker, with kafka-configs."""
+    """Describe and alter configurations of a topic and a group, and describe the broker's."""
     topic = "java-configs"
     tool = "kafka.admin.ConfigCommand"
     tool_output(f"{TOOLS}.TopicCommand", broker, "--create", "--topic", topic, "--partitions", "1")

@@ -33,7 +33,7 @@ CONFIGS = {
 
 
 class MirroredCluster:
-    """One of the two clusters, with its own topic and the topic that is mirrored to it."""
+    """One of the two clusters, with its own topic and the topic that is mirrored from cluster `origin`."""
 
     def __init__(self, name: str, broker: Served, origin: str) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class MirroredCluster:
         self.admin.create_topics([topic])[self.topic].result(30)
 
     def produce(self, partitions: int) -> None:
-        """Produce records to the first partitions alternately."""
+        """Produce `COUNT` records to the first `partitions` partitions in turn."""
         self._produce(COUNT, range(partitions))
 
     def produce_one(self, partition: int) -> None:
@@ -71,7 +71,10 @@ class MirroredCluster:
         return [] if found is None else [TopicPartition(topic, number) for number in sorted(found.partitions)]
 
     def read(self, topic: str, starts: list[TopicPartition] | None = None) -> list[list[str]]:
-        """Return the values of all committed records by partition, without their offsets."""
+        """Return timestamp, key, value and headers of all committed records, by partition.
+
+        `starts` contains the offset at which to start in each partition. The default is offset 0.
+        """
         places = starts or [TopicPartition(topic, place.partition, 0) for place in self.partitions_of(topic)]
         found: list[list[str]] = [[] for _ in places]
         if not places:
@@ -109,7 +112,7 @@ class MirroredCluster:
         return {key: entries[key].value for key in sorted(wanted)}
 
     def commit_ends(self) -> None:
-        """Commit the end offsets of the topic for the group."""
+        """Commit the end offsets of the cluster's own topic for `GROUP`."""
         consumer = consumer_of(self.broker, GROUP)
         ends = [
             TopicPartition(self.topic, place.partition, consumer.get_watermark_offsets(place, timeout=30)[1])
@@ -119,9 +122,9 @@ class MirroredCluster:
         consumer.close()
 
     def unread_by_group(self) -> list[int] | None:
-        """Return, by partition, how many mirrored records the group has not read according to its offset.
+        """Return the number of mirrored records after the committed offset of `GROUP`, by partition.
 
-        Return None if the group has no committed offset.
+        Return None if any partition has no committed offset.
         """
         requested = ConsumerGroupTopicPartitions(GROUP, self.partitions_of(self.mirrored_topic))
         response = self.admin.list_consumer_group_offsets([requested])[GROUP].result(30)
@@ -134,7 +137,7 @@ class MirroredCluster:
         return left is not None and not any(left)
 
     def mirror_topics(self) -> dict[str, int]:
-        """Return MirrorMaker's internal topics in this cluster, and the topics that it has mirrored to it."""
+        """Return the partition counts of the source and mirrored topics and of MirrorMaker's own topics."""
         kinds = ("mirror-", "mm2-", "heartbeats", "east.", "west.")
         listed = self.admin.list_topics(timeout=30).topics
         return {name: len(found.partitions) for name, found in listed.items() if name.startswith(kinds)}
@@ -188,7 +191,7 @@ def mirror_maker(
 
 @scenario(seconds=480)
 def both_directions(broker: Broker) -> Any:
-    """Mirror records, configurations, new partitions and a group's offsets between the two brokers."""
+    """Mirror records, configurations, new partitions and group offsets to and from Apache Kafka."""
     other = ApacheKafka()
     other.start()
     try:

@@ -52,7 +52,7 @@ def log_state(broker: Broker, client: RawClient, topic: str) -> dict[str, Any]:
 
 
 def settled_logs(broker: Broker, client: RawClient, topics: list[str]) -> dict[str, Any]:
-    """Wait until no segment has changed for a while and no file is pending deletion. Return the segments."""
+    """Wait until no log has changed for `QUIET_S` and no file is pending deletion. Return the log states."""
     deadline = time.monotonic() + SETTLE_S
     before: dict[str, Any] = {}
     since = time.monotonic()

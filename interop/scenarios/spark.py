@@ -33,7 +33,7 @@ JOB_S = 150.0
 
 
 class SparkJob:
-    """A running Spark program. It is killed with its JVM at the end of the scenario."""
+    """A running Spark program. It is killed with its JVM at the end of the with block."""
 
     def __init__(
         self, program: str, broker: Served, directory: Path, *, seconds: float = JOB_S, **settings: Any
@@ -76,7 +76,10 @@ class SparkJob:
         self.kill()
 
     def next_event(self) -> dict[str, Any]:
-        """Return the next event that the program prints."""
+        """Return the next event that the program prints.
+
+        Raises RuntimeError if the program ends or exceeds its time limit first.
+        """
         while True:
             try:
                 line = self.lines.get(timeout=max(0.0, self.deadline - time.monotonic()))

@@ -112,7 +112,10 @@ class Output:
         return f"{self.total} counts were read, the last at {self._last}, where logs end at {ends}"
 
     def wrong_counts(self, words: Mapping[str, int]) -> dict[str, list[int]]:
-        """Return the words whose counts are not 1, 2, 3, ... up to their frequency, with last counts."""
+        """Return the words whose counts are not 1, 2, 3, ... up to the word's frequency.
+
+        The values are the last five counts of each word.
+        """
         return {
             word: self.counts.get(word, [])[-5:]
             for word, count in sorted(words.items())
@@ -135,7 +138,7 @@ def produce_lines(broker: Broker, text: Iterator[str], count: int) -> None:
 
 
 def internal_topics(broker: Broker) -> Any:
-    """Return the topics that Streams created, with their configurations."""
+    """Return partition counts and configurations of the output topic and the topics of Streams."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     topics = admin.list_topics(timeout=30).topics
     found = {name: len(topic.partitions) for name, topic in topics.items() if name.startswith(f"{NAME}-")}
