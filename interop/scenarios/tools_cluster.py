@@ -45,7 +45,7 @@ def versions_and_cluster_id(broker: Broker) -> Any:
 
 
 def without_unadvertised(lines: list[str]) -> list[str]:
-    """Return the lines about features that both brokers advertise, without the finalized epoch."""
+    """Remove the lines about features in `UNADVERTISED`, hide the finalized epoch, and sort the lines."""
     kept = [line for line in lines if not any(f"Feature: {name}.version" in line for name in UNADVERTISED)]
     return sorted(re.sub(r"Epoch: \d+", "Epoch: <n>", line) for line in kept)
 
@@ -63,7 +63,7 @@ def observe_level_changes(broker: Broker) -> dict[str, Any]:
     def levels() -> list[str]:
         return without_unadvertised(said(FEATURES, broker, "describe"))
 
-    def at(level: int) -> None:
+    def wait_for_level(level: int) -> None:
         until(lambda: any("transaction" in line and f"Level: {level} " in line for line in levels()))
 
     seen["describe"] = levels()
@@ -96,10 +96,10 @@ def observe_level_changes(broker: Broker) -> dict[str, Any]:
         "down": ("downgrade", "--feature", "transaction.version=1"),
     }.items():
         seen[label] = said(FEATURES, broker, *arguments)
-    at(1)
+    wait_for_level(1)
     seen["is down"] = levels()
     seen["up"] = said(FEATURES, broker, "upgrade", "--feature", "transaction.version=2")
-    at(2)
+    wait_for_level(2)
     seen["is up"] = levels()
     seen["quorum down"] = said(FEATURES, broker, "downgrade", "--feature", "kraft.version=0")
     seen["quorum"] = observe_quorum(broker)
@@ -235,7 +235,7 @@ def partition_reassignments(broker: Broker) -> Any:
 
 @scenario(seconds=60)
 def acls(broker: Broker) -> Any:
-    """Run kafka-acls on a broker without an authorizer. The error messages differ between brokers."""
+    """Run kafka-acls on a broker without an authorizer. Record the exit statuses, as the messages differ."""
     tool = f"{TOOLS}.AclCommand"
     added = ("--add", "--allow-principal", "User:x", "--operation", "read", "--topic", "t")
     return {
@@ -246,7 +246,7 @@ def acls(broker: Broker) -> Any:
 
 
 SHELL_AT_START = "offset -1, epoch -1"
-"""The prompt of the shell while it has not loaded the file yet. On a busy machine, a test can see this."""
+"""The prompt of the metadata shell before the shell has loaded the file, as it appears on busy machines."""
 SHELL_TRIES = 4
 
 
@@ -292,7 +292,7 @@ def observe_metadata(broker: Broker, path: Path) -> dict[str, Any]:
 
 
 def normalize_records(text: str, broker: Broker) -> str:
-    """Remove ports, epochs and ids from printed records."""
+    """Replace ports, epochs, offsets and ids in printed records by placeholders."""
     text = text.replace(str(broker.controller_port), "<controller>").replace(str(broker.port), "<port>")
     text = re.sub(r"\b(\w*[eE]poch)([=:])\d+", r"\1\2<n>", text)
     text = re.sub(r"offset \d+, epoch \d+, time \S+", "<place>", text)

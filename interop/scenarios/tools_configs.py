@@ -13,7 +13,7 @@ CONFIGS = "kafka.admin.ConfigCommand"
 
 
 def described_configs(broker: Broker, *entity: str) -> list[str]:
-    """Describe an entity, and return the output with sorted configurations."""
+    """Describe an entity, and return the sorted output lines."""
     return sorted(said(CONFIGS, broker, "--describe", *entity))
 
 
@@ -22,7 +22,7 @@ def altered_configs(broker: Broker, *arguments: str) -> list[str]:
 
 
 def altered_without_retries(broker: Broker, *arguments: str) -> list[str]:
-    """Alter an entity that does not support it. Short timeouts prevent retries of the tool."""
+    """Alter an unknown entity. Short timeouts prevent retries of the tool."""
     with a_file(IMPATIENT) as settings:
         return [
             line
@@ -155,7 +155,7 @@ def loggers(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def groups(broker: Broker) -> Any:
-    """Set configurations of groups, also of groups that do not exist."""
+    """Set and delete configurations of a group that does not exist, with invalid values."""
     group = ("--entity-type", "groups", "--entity-name", "tools-configs-group")
     seen: dict[str, Any] = {}
     seen["describe"] = described_configs(broker, *group)

@@ -20,7 +20,7 @@ CONTROLLER_APIS = (
     *("ElectLeaders", "IncrementalAlterConfigs", "AlterPartitionReassignments", "DescribeQuorum"),
     *("ListPartitionReassignments", "UpdateFeatures", "DescribeCluster", "UnregisterBroker"),
 )
-"""The APIs that kwire serves on this listener. Apache Kafka serves more, most of them for other nodes."""
+"""The APIs for clients on this listener. Both controllers serve more APIs, most of them for other nodes."""
 BROKER_APIS = ("Produce", "ListOffsets", "Metadata", "FindCoordinator", "DescribeTopicPartitions")
 LOGGER = 8
 METADATA = "__cluster_metadata"
@@ -262,7 +262,7 @@ def controller_verb_output(broker: Broker, main: str, verb: str, *arguments: str
 
 @scenario(seconds=120)
 def wildcard_listener(broker: Broker) -> Any:
-    """Listen on all interfaces. The endpoint has the machine's host name. The port closes with the node."""
+    """Listen on all interfaces. The endpoint must have the host name, and the port must close at the end."""
     with another(broker) as own:
         own.stop()
         own.properties["listeners"] = f"PLAINTEXT://127.0.0.1:{own.port},CONTROLLER://:{own.controller_port}"

@@ -17,7 +17,7 @@ TOPICS = f"{TOOLS}.TopicCommand"
 
 
 def topic_with_lines(broker: Broker, topic: str, count: int, partitions: int = 1) -> None:
-    """Create a topic and produce lines 0, 1, 2, ... to one partition."""
+    """Create a topic and produce the lines 0, 1, 2, ... with the same key."""
     said(TOPICS, broker, "--create", "--topic", topic, "--partitions", str(partitions))
     text = "".join(f"k\t{number}\n" for number in range(count))
     keyed = ("--reader-property", "parse.key=true")
@@ -32,14 +32,14 @@ def consume_in_group(broker: Broker, group: str, topic: str, count: int, *more: 
 
 
 def group_lines(lines: list[str], word: str) -> list[str]:
-    """Return the output lines for groups with this word in their name, and the other lines."""
+    """Return the sorted lines with this word, a header, an error or the exit status."""
     marks = (word, "GROUP", "Error", "exit", "must be", "Option")
     return sorted(line for line in lines if any(mark in line for mark in marks))
 
 
 @contextmanager
 def running_member(broker: Broker, topic: str, group: str, *more: str) -> Iterator[None]:
-    """Run a group member during the block. The block starts once the member has read all records."""
+    """Run a group member during the block. The block starts after the member has read all records."""
     consumer = start_tool(
         CONSUMER,
         *("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", group, "--from-beginning"),

@@ -30,7 +30,7 @@ def console_consume(broker: Broker, *arguments: str) -> list[str]:
 
 @scenario(seconds=120)
 def console(broker: Broker) -> Any:
-    """Produce and consume keys, headers, nulls, partitions, timestamps and transactions, with errors."""
+    """Produce and consume keys, headers and nulls, and consume from different offsets, with errors."""
     topic = "tools-console"
     create(broker, topic, "--partitions", "1")
     seen: dict[str, Any] = {}
@@ -70,7 +70,7 @@ def console(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def coordinator_records(broker: Broker) -> Any:
-    """Print offsets, groups and transactions from the internal topics with Kafka's formatters."""
+    """Print committed offsets and group metadata from __consumer_offsets with Kafka's formatters."""
     topic, group = "tools-stored", "tools-stored-group"
     create(broker, topic)
     said(PRODUCER, broker, "--topic", topic, stdin="1\n2\n3\n")
@@ -106,7 +106,7 @@ def json_objects(text: str) -> Iterator[Any]:
 
 
 def normalize_record(record: Any, key: str = "") -> Any:
-    """Return a coordinator's record without times, ids, and bytes that the client has chosen."""
+    """Replace times, ids, subscriptions and assignments in a coordinator's record by placeholders."""
     if isinstance(record, dict):
         return {name: normalize_record(value, name) for name, value in record.items()}
     if isinstance(record, list):

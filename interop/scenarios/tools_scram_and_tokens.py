@@ -1,4 +1,4 @@
-"""kafka-configs for SCRAM, kafka-delegation-tokens, and Java console clients that authenticate with them."""
+"""kafka-configs for SCRAM, kafka-delegation-tokens, and Java console clients with passwords and tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HIDDEN = b64encode(b"x" * 64).decode()
 
 @contextmanager
 def client_config_file(name: str, password: str, mechanism: str = PLAIN, more: str = "") -> Iterator[str]:
-    """Yield the path of a Java client's configuration file."""
+    """Yield the path of a Java client's configuration file. `more` contains further JAAS options."""
     module = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
     jaas = f'{module} required username="{name}" password="{password}"{more};'
     lines = ["security.protocol=SASL_PLAINTEXT", f"sasl.mechanism={mechanism}", f"sasl.jaas.config={jaas}"]
@@ -36,8 +36,8 @@ def client_config_file(name: str, password: str, mechanism: str = PLAIN, more: s
         yield path
 
 
-def describe_users(broker: Broker, *arguments: str) -> list[str]:
-    """Describe users. Return the output with sorted mechanisms, whose order depends on a hash table."""
+def user_tool_output(broker: Broker, *arguments: str) -> list[str]:
+    """Run kafka-configs for users. Return its output with sorted mechanisms, which come from a hash table."""
     lines = said(CONFIGS, broker, "--entity-type", "users", *arguments)
     return [CREDENTIALS.sub(lambda found: ", ".join(sorted(found[0].split(", "))), line) for line in lines]
 
@@ -56,31 +56,31 @@ def passwords(broker: Broker) -> Any:
     both = f"{SCRAM_256}=[iterations=8192,password=a],{SCRAM_512}=[password=b]"
 
     seen = {
-        "nobody": describe_users(broker, "--describe", *alice),
-        "one": describe_users(broker, "--alter", *bob, "--add-config", f"{SCRAM_256}=[password=x]"),
+        "nobody": user_tool_output(broker, "--describe", *alice),
+        "one": user_tool_output(broker, "--alter", *bob, "--add-config", f"{SCRAM_256}=[password=x]"),
         # The tool puts all credentials of a user into one request, which may name the user only once.
-        "both": describe_users(broker, "--alter", *alice, "--add-config", both),
-        "stronger": describe_users(
+        "both": user_tool_output(broker, "--alter", *alice, "--add-config", both),
+        "stronger": user_tool_output(
             broker, "--alter", *alice, "--add-config", f"{SCRAM_256}=[iterations=8192,password=a]"
         ),
-        "other": describe_users(broker, "--alter", *alice, "--add-config", f"{SCRAM_512}=[password=b]"),
+        "other": user_tool_output(broker, "--alter", *alice, "--add-config", f"{SCRAM_512}=[password=b]"),
     }
     until(lambda: has_credentials(broker, "tools-alice", 2))
-    seen["described"] = describe_users(broker, "--describe", *alice)
-    seen["of all"] = [line for line in describe_users(broker, "--describe") if "tools-" in line]
+    seen["described"] = user_tool_output(broker, "--describe", *alice)
+    seen["of all"] = [line for line in user_tool_output(broker, "--describe") if "tools-" in line]
     for name, text in {
         "too few": f"{SCRAM_256}=[iterations=100,password=a]",
         "too many": f"{SCRAM_256}=[iterations=20000,password=a]",
         "no password": f"{SCRAM_256}=[iterations=8192]",
         "no mechanism": "SCRAM-SHA-1=[password=a]",
     }.items():
-        seen[name] = describe_users(broker, "--alter", *alice, "--add-config", text)
-    seen["taken"] = describe_users(broker, "--alter", *alice, "--delete-config", SCRAM_256)
+        seen[name] = user_tool_output(broker, "--alter", *alice, "--add-config", text)
+    seen["taken"] = user_tool_output(broker, "--alter", *alice, "--delete-config", SCRAM_256)
     until(lambda: has_credentials(broker, "tools-alice", 1))
-    seen["deleted again"] = describe_users(broker, "--alter", *alice, "--delete-config", SCRAM_256)
-    seen["left"] = describe_users(broker, "--describe", *alice)
+    seen["deleted again"] = user_tool_output(broker, "--alter", *alice, "--delete-config", SCRAM_256)
+    seen["left"] = user_tool_output(broker, "--describe", *alice)
     for whose, mechanism in ((alice, SCRAM_512), (bob, SCRAM_256)):
-        describe_users(broker, "--alter", *whose, "--delete-config", mechanism)
+        user_tool_output(broker, "--alter", *whose, "--delete-config", mechanism)
     return seen
 
 
@@ -151,12 +151,12 @@ def console_round_trip(one: Secured, config: str) -> Any:
 
 @scenario(seconds=240)
 def scram_clients(broker: Broker) -> Any:
-    """Authenticate with a SCRAM password, then delete its credentials. The authentication must then fail."""
+    """Authenticate with SCRAM, then delete the user's credentials. The next authentication must fail."""
     seen: dict[str, Any] = {}
     carol = ("--entity-name", "carol")
     with secured(broker, MECHANISMS, SECRET) as one:
         for mechanism in (SCRAM_256, SCRAM_512):
-            given = describe_users(
+            given = user_tool_output(
                 one.broker, "--alter", *carol, "--add-config", f"{mechanism}=[password=carol-1]"
             )
             until(lambda: has_credentials(one.broker, "carol", 1))
@@ -169,7 +169,7 @@ def scram_clients(broker: Broker) -> Any:
                     console_round_trip(one, right),
                     delegation_token_output(one, wrong, "--describe")[0],
                 ]
-                describe_users(one.broker, "--alter", *carol, "--delete-config", mechanism)
+                user_tool_output(one.broker, "--alter", *carol, "--delete-config", mechanism)
                 until(lambda: has_credentials(one.broker, "carol", 0))
                 seen[f"{mechanism}, deleted"] = delegation_token_output(one, right, "--describe")[0]
     return seen

@@ -143,7 +143,7 @@ def abort_and_terminate(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def hanging_transactions(broker: Broker) -> Any:
-    """Find and abort a hanging transaction: it is open in a partition, but no coordinator knows it."""
+    """Find and abort a hanging transaction, which is open in a partition but unknown to the coordinator."""
     with another(broker, {"transaction.partition.verification.enable": "false"}) as own:
         return observe_hanging(own)
 

@@ -47,7 +47,7 @@ def dump_errors(lines: list[str]) -> list[str]:
 
 
 def batches_of(lines: list[str]) -> list[str]:
-    """Return the lines about batches, without producer ids and CRCs, which depend on the producer ids."""
+    """Return the lines about batches without producer ids, create times and CRCs."""
     kept = [line for line in lines if line.startswith("baseOffset")]
     return [re.sub(r"producerId: \d+|crc: \d+|CreateTime: \d{13}", "", line) for line in kept]
 
@@ -132,7 +132,7 @@ def observe_files(log_dir: Path) -> Any:
 
 
 def offsets_topic_records(log_dir: Path) -> Any:
-    """Return the decoded records in the group's partition of __consumer_offsets."""
+    """Return keys and payloads of the group's records in __consumer_offsets, and errors of the dump."""
     files = [path for path in sorted(log_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size]
     lines = dump(*files, options=("--offsets-decoder",))
     mine = [line for line in lines if f'"group":"{TOPIC}"' in line]
@@ -153,7 +153,7 @@ def offsets_topic_records(log_dir: Path) -> Any:
 
 
 def metadata_record_types(directory: Path) -> Any:
-    """Return the types of all records in the metadata log, in order. The tool must be able to read them."""
+    """Return the set of record types in the metadata log, and errors of the dump."""
     lines = dump(*sorted(directory.glob("*.log")), options=("--cluster-metadata-decoder",))
     kinds = re.findall(r'"type":"([A-Z_]+)","version":(\d+)', "\n".join(lines))
     return {
