@@ -20,7 +20,7 @@ from interop.scenarios.raw_topics import until
 
 
 def target_assignments(topics: Topics, group: str) -> Any:
-    """Return the target assignments of a range group, or the sorted assignment sizes of a uniform group."""
+    """Return the target assignments of the range assignor, or the sorted sizes of the uniform assignor's."""
     (found,) = described(topics, group)["Groups"]
     owned = {member["MemberId"]: member["TargetAssignment"] for member in found["Members"]}
     if found["AssignorName"] == "range":
@@ -33,7 +33,8 @@ def run_group(
 ) -> list[Any]:
     """Change the members of a group step by step. Return the target assignments after each step.
 
-    In each step, a member joins, leaves, or returns as a static member.
+    In each step, a member joins, leaves, or returns as a static member. A member that joins subscribes to a
+    random list of topics in `wanted`. `sizes` has the number of partitions of each topic.
     """
     rng = random.Random(848)
     wait_for_coordinator(client, group)
@@ -85,7 +86,7 @@ def uniform_different_topics(broker: Broker) -> Any:
 
 @scenario()
 def members_without_topics(broker: Broker) -> Any:
-    """Add members without topics. The group epoch must not rise, but they may get partitions all the same."""
+    """Add members with an empty subscription. They must not raise the group epoch, but may get partitions."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for assignor in ("uniform", "range"):
@@ -99,7 +100,7 @@ def members_without_topics(broker: Broker) -> Any:
 
 @scenario()
 def range_with_static_members(broker: Broker) -> Any:
-    """Use the range assignor with static members."""
+    """Use the range assignor. Some members subscribe to one topic, and others to two topics."""
     sizes = {"raw-assignors-r": 6, "raw-assignors-s": 9}
     r, s = sizes
     with RawClient(broker.bootstrap) as client:

@@ -26,7 +26,7 @@ from interop.scenario import scenario
 
 @scenario()
 def one_member(broker: Broker) -> Any:
-    """Run a group with one member from its join until it leaves. Send every wrong request in between."""
+    """Let the only member of a group join and leave. Send invalid requests in between."""
     group = "raw-848-one"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -72,7 +72,7 @@ def one_member(broker: Broker) -> Any:
 
 @scenario()
 def wrong_requests(broker: Broker) -> Any:
-    """Send requests that fail before the coordinator looks up the group."""
+    """Send heartbeats that have an unusual or invalid value in one field."""
     group = "raw-848-wrong"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -130,7 +130,7 @@ def partition_handover(broker: Broker) -> Any:
         wait_for_coordinator(client, group)
         topics = Topics(client)
         topics.create("raw-848-hand", 6)
-        # With these topic ids, Apache Kafka's assignor also assigns in the order in which the members joined.
+        # With these member ids, Apache Kafka's assignor also assigns in the order in which members joined.
         first, second, third = (Member(topics, group, name) for name in "abc")
         seen.append(first.join("raw-848-hand"))
         seen.append(first.ack())
@@ -174,7 +174,7 @@ def partition_handover(broker: Broker) -> Any:
 
 @scenario()
 def slow_revocation(broker: Broker) -> Any:
-    """Let a member not revoke its partitions within its rebalance timeout. The coordinator must fence it."""
+    """Let a member exceed its rebalance timeout before it revokes partitions. It must be fenced."""
     group = "raw-848-slow"
     seen: list[Any] = []
     with RawClient(broker.bootstrap) as client:
@@ -270,10 +270,12 @@ def subscriptions(broker: Broker) -> Any:
         seen.append(settled_assignments(member, other))
         seen.append(other.send(SubscribedTopicRegex=""))
         seen.append(settled_assignments(member, other))
-        # The coordinator evaluates expressions for new topics ten seconds after the last evaluation.
+        # The coordinator evaluates expressions for new topics ten seconds after the last evaluation at the
+        # earliest.
         time.sleep(10)
         topics.create("raw-848-topics-bb", 1)
-        wait_until_heard(topics, group)  # or it would evaluate the expression without the new topic
+        # Without this wait, the coordinator would evaluate the expression without the new topic.
+        wait_until_heard(topics, group)
         seen.append(member.send(SubscribedTopicRegex="raw-848-topics-[ab]+"))
         seen.append(settled_assignments(member, other))
         time.sleep(10)
@@ -290,7 +292,10 @@ def subscriptions(broker: Broker) -> Any:
 
 
 def settled_assignments(*members: Member) -> Any:
-    """Send heartbeats until no assignment has changed for a time longer than the assignment interval."""
+    """Send heartbeats until no assignment has changed for longer than the assignment interval.
+
+    Return the assignment of the only member, or the sizes of several assignments and their union.
+    """
     deadline = time.monotonic() + 20
     quiet_since = time.monotonic()
     before: Any = None
@@ -466,10 +471,10 @@ def after_coordinator_restart(broker: Broker) -> Any:
 
 @scenario()
 def server_assignors(broker: Broker) -> Any:
-    """Let two members name different assignors. Record the assignor that is used and described.
+    """Run a group of two members with each assignor. Record the assignor and the target assignment sizes.
 
-    One assignor gives all partitions to the first member. The other assignor gives half of them to each
-    member.
+    Each topic has one partition. So the range assignor assigns all partitions to the first member, and the
+    uniform assignor assigns half of them to each member.
     """
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -480,7 +485,8 @@ def server_assignors(broker: Broker) -> Any:
             topics.create(name, 1)
         for assignor in ("uniform", "range"):
             group = f"raw-848-named-{assignor}"
-            wait_until_heard(topics, group)  # or the first target assignment would lack the last topic
+            # Without this wait, the first target assignment would lack the last topic.
+            wait_until_heard(topics, group)
             members = [Member(topics, group, f"m{number}") for number in range(2)]
 
             def shown(group: str = group) -> Any:

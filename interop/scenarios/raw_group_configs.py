@@ -74,7 +74,7 @@ def described(client: RawClient, group: str, version: int = 4, **fields: Any) ->
     answer = comparable(client.call("DescribeConfigs", version, Resources=[wanted], **fields))
     result = answer["Results"][0]
     for entry in result["Configs"]:
-        # Messages differ between brokers.
+        # The documentation texts differ between brokers.
         entry["Documentation"] = bool(entry.get("Documentation"))
     result["Configs"] = {entry.pop("Name"): entry for entry in result["Configs"]}
     return result
@@ -166,7 +166,6 @@ def altered_configs(broker: Broker) -> Any:
             seen[f"{label}: then"] = group_overrides(client, group)
         group = "raw-group-configs-0"
         seen["synonyms"] = described(client, group, IncludeSynonyms=True)["Configs"][key]
-        # The broker validates this timeout with the stored value 50000, for which it is too low.
         seen["delete one"] = alter(client, group, ("consumer.heartbeat.interval.ms", DELETE, None))
         until(lambda: len(group_overrides(client, group)) == 1)
         seen["one remaining"] = group_overrides(client, group)

@@ -59,7 +59,7 @@ REJECTED_GROUPS: dict[str, tuple[int, dict[str, Any]]] = {
 
 @scenario(seconds=120)
 def records_too_large(broker: Broker) -> Any:
-    """Create a classic group whose first record is too large for the log. The group must not exist then."""
+    """Create classic groups whose first record is too large for the log. Some replace a consumer group."""
     seen: dict[str, Any] = {}
     with (
         another(broker, {**ONE_STATE_PARTITION, **WITHOUT_DELAYS}) as own,
@@ -108,7 +108,7 @@ def group_state_once(client: RawClient, group: str) -> list[Any]:
 
 
 def set_max_message_bytes(client: RawClient, max_message_bytes: str | None) -> None:
-    """Set max.message.bytes of the offsets topic, or restore the default if it is None."""
+    """Set max.message.bytes of __consumer_offsets, or restore its default if the value is None."""
     change = {
         "Name": "max.message.bytes",
         "ConfigOperation": 0 if max_message_bytes else 1,
@@ -119,7 +119,7 @@ def set_max_message_bytes(client: RawClient, max_message_bytes: str | None) -> N
 
 
 def fetched_offsets(client: RawClient, group: str) -> list[Any]:
-    """Fetch the group's committed offset with and without RequireStable."""
+    """Return error codes and committed offset, with and without RequireStable and a member id."""
     topics = [{"Name": TOPIC, "PartitionIndexes": [0]}]
     seen: list[Any] = []
     for stable in (False, True):
@@ -166,7 +166,10 @@ def empty_group_id(broker: Broker) -> Any:
 
 
 def heartbeat(client: RawClient, group: str, member: str, epoch: int, **fields: Any) -> list[Any]:
-    """Send a heartbeat. Return the error, the epoch, and the assigned partitions if there are any."""
+    """Send ConsumerGroupHeartbeat until the coordinator has loaded the group. Epoch 0 joins the group.
+
+    Return the error code, whether there is an error message, the member epoch, and the assigned partitions.
+    """
     if not epoch:
         first = {"RebalanceTimeoutMs": 60_000, "SubscribedTopicNames": [TOPIC], "TopicPartitions": []}
         fields = {**first, **fields}

@@ -59,7 +59,7 @@ class Member:
         self.client.send("JoinGroup", version, **{**fields, **changes})
 
     def receive_join(self, version: int = 7) -> Any:
-        """Receive the JoinGroup response, and keep its member id and generation."""
+        """Receive the JoinGroup response, and keep the member id and the generation for later requests."""
         response = self.client.receive("JoinGroup", version)
         if response["ErrorCode"] in (0, 79):
             self.member_id = response["MemberId"] or self.member_id
@@ -124,7 +124,7 @@ class Member:
 
 @scenario()
 def one_member(broker: Broker) -> Any:
-    """Run a group with one member from its join until it leaves. Send every wrong request in between."""
+    """Let the only member of a group join and leave. Send invalid requests in between."""
     group = "raw-groups-one"
     seen: dict[str, Any] = {}
     with Member(broker, group) as member:
@@ -181,7 +181,10 @@ def describe(client: RawClient, group: str, version: int = 6) -> Any:
 
 
 def describe_stored(client: RawClient, group: str) -> Any:
-    """Describe a new group once it exists. In Apache Kafka, it exists once its first record is committed."""
+    """Wait at most 5 s until the group exists, and describe it.
+
+    In Apache Kafka, a new group exists after its first record is committed.
+    """
     deadline = time.monotonic() + 5
     while (response := describe(client, group))["GroupState"] == "Dead" and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -241,7 +244,7 @@ def join_requests(broker: Broker) -> Any:
 
 @scenario()
 def two_members(broker: Broker) -> Any:
-    """Add a second member. The first one learns of it by a heartbeat, rejoins as leader, and assigns."""
+    """Add a second member. After a heartbeat, the first member must rejoin, become leader, and assign."""
     group = "raw-groups-two"
     seen: dict[str, Any] = {}
     with Member(broker, group) as first, Member(broker, group) as second:
@@ -334,7 +337,7 @@ def session_expires(broker: Broker) -> Any:
 
 @scenario()
 def offsets(broker: Broker) -> Any:
-    """Commit and fetch in every version, with unknown topics, groups and partitions, and long metadata."""
+    """Commit and fetch offsets in every version, and with invalid fields. Delete offsets."""
     group, topic = "raw-groups-offsets", "raw-groups-offsets"
     seen: dict[str, Any] = {}
     with Member(broker, group) as outside:
@@ -424,7 +427,7 @@ def fetch_offsets(
 
 @scenario()
 def coordinators(broker: Broker) -> Any:
-    """Send FindCoordinator in every version, for groups, transactions and unknown key types."""
+    """Send FindCoordinator in every version, for groups, share groups and an unknown key type."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         wait_for_coordinator(client, "raw-groups-find")
@@ -446,7 +449,7 @@ def coordinators(broker: Broker) -> Any:
 
 @scenario()
 def every_version(broker: Broker) -> Any:
-    """Describe, list and delete a group in every version, with filters."""
+    """Send the requests for classic groups in every version, except JoinGroup. Use the list filters."""
     group = "raw-groups-versions"
     seen: dict[str, Any] = {}
     with Member(broker, group) as member:

@@ -47,7 +47,7 @@ def pending_members(broker: Broker) -> Any:
 
 @scenario()
 def other_protocol_types(broker: Broker) -> Any:
-    """Delete offsets of groups with other protocol types, which fails while they have members."""
+    """Run groups with the protocol types consumer and connect. Delete offsets with and without members."""
     seen: dict[str, Any] = {}
     for kind in ("consumer", "connect"):
         group = f"raw-groups-kind-{kind}"

@@ -47,7 +47,7 @@ def assignment(owned: Owned, user_data: bytes | None = None) -> bytes:
 
 
 def read_assignment(data: bytes) -> Any:
-    """Decode the version, partitions and user data of an assignment. Return invalid bytes unchanged."""
+    """Decode the version, partitions and user data of an assignment. Return invalid bytes as they are."""
     try:
         return _read_assignment(data) if data else None
     except struct.error:
@@ -93,7 +93,7 @@ class ClassicMember(classic.Member):
         self.send_join(version, Protocols=self.protocols())
 
     def sync_assignment(self, given: dict[str, bytes] | None = None, **changes: Any) -> Any:
-        """Send SyncGroup, and keep the assignment in the response."""
+        """Send SyncGroup, keep the assigned partitions in `owned`, and return the decoded response."""
         response = self.sync(given, **changes)
         found = read_assignment(response.pop("Assignment"))
         if isinstance(found, list) and not response["ErrorCode"]:
@@ -105,7 +105,7 @@ class ClassicMember(classic.Member):
         until(lambda: self.heartbeat() == REBALANCE_IN_PROGRESS)
 
     def rejoin(self) -> Any:
-        """Rejoin as a client does after REBALANCE_IN_PROGRESS."""
+        """Send a heartbeat. After REBALANCE_IN_PROGRESS, join and sync again, as a client does."""
         error = self.heartbeat()
         if error != REBALANCE_IN_PROGRESS:
             return error
@@ -132,7 +132,7 @@ class MixedGroup:
         return modern.Member(self.topics, self.group, member_id, instance)
 
     def described(self) -> Any:
-        """Describe the group with DescribeGroups and with ConsumerGroupDescribe."""
+        """Describe the group with ConsumerGroupDescribe and DescribeGroups, and list it with ListGroups."""
         modern_view = comparable(described(self.topics, self.group))
         for group in modern_view["Groups"]:
             group["Members"].sort(key=lambda member: (member["MemberType"], member["InstanceId"] or ""))
@@ -153,7 +153,10 @@ class MixedGroup:
         return member.join(), member.sync_assignment({member.member_id: assignment(owned)})
 
     def stored_records(self) -> list[str]:
-        """Return the stored records of the group. Records in the order of a hash map are sorted."""
+        """Return the group's records in __consumer_offsets.
+
+        Successive records of one type are sorted: Apache Kafka writes them in the order of a hash map.
+        """
         lines = self.normalize(stored(self.broker, self.group))
         found: list[str] = []
         for _, run in itertools.groupby(lines, key=lambda line: line[:18]):
@@ -162,7 +165,7 @@ class MixedGroup:
         return [re.sub(r'"members":\[(.*)\]', _sorted_members, line) for line in found]
 
     def normalize(self, seen: Any, *ids: str) -> Any:
-        """Replace random ids in an observation by names."""
+        """Replace the ids of the classic members, and the other `ids`, by names."""
         written = json.dumps(seen, default=lambda value: value.decode("latin-1"))
         named = [(member.member_id, f"<member {at}>") for at, member in enumerate(self.members)]
         named += [(member_id, f"<id {at}>") for at, member_id in enumerate(ids)]
@@ -305,7 +308,7 @@ def wrong_requests(broker: Broker) -> Any:
 
 @scenario()
 def not_upgradable(broker: Broker) -> Any:
-    """Join classic groups with the consumer protocol, although the groups cannot be upgraded."""
+    """Join classic groups with the consumer protocol, among them groups that cannot be upgraded."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-cannot"
     cases: dict[str, tuple[dict[str, Any], bytes]] = {
@@ -362,7 +365,7 @@ def upgraded_during_rebalance(broker: Broker) -> Any:
 
 @scenario()
 def member_without_common_protocol(broker: Broker) -> Any:
-    """Join a classic group whose pending member has no common protocol. The upgrade must fail."""
+    """Join a classic group while it rebalances because of a member without the group's current protocol."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-lacks"
     with mixed_group(broker, "raw-migration-lacks") as group:
@@ -475,7 +478,7 @@ def before_the_first_generation(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def migration_policies(broker: Broker) -> Any:
-    """Upgrade and downgrade with each `group.consumer.migration.policy`."""
+    """Upgrade and downgrade with each `group.consumer.migration.policy` except bidirectional."""
     seen: dict[str, Any] = {}
     for policy in ("disabled", "UPGRADE", "downgrade"):
         own = type(broker)({"group.consumer.migration.policy": policy})

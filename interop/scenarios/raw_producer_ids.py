@@ -26,7 +26,7 @@ def init_producer_id(client: RawClient, name: str | None = None, timeout_ms: int
 
 
 def wait_until_loaded(client: RawClient, name: str) -> None:
-    """Wait until the coordinator of the id has loaded, so that loading is not the reason for an error."""
+    """Wait until the coordinator of this transactional id has loaded. Loading would cause other errors."""
     wait_for_transaction_coordinator(client, name)
     deadline = time.monotonic() + WAIT_S
     while client.call("DescribeTransactions", 0, TransactionalIds=[name])["TransactionStates"][0][
@@ -67,7 +67,7 @@ def id_blocks(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def transactional_ids(broker: Broker) -> Any:
-    """Allocate ids for transactional ids. Only requests that need a new producer id may fail."""
+    """Allocate producer ids for transactional ids. Only requests that need a new producer id may fail."""
     seen: dict[str, Any] = {}
     with another(broker, {}) as own:
         with RawClient(own.bootstrap) as client:

@@ -31,7 +31,7 @@ NO_SUCH_PRODUCER = 987_654
 
 
 def begin(client: RawClient, name: str, topic: str, version: int, partition: int = 0) -> TransactionalId:
-    """Begin a transaction as a client with this Produce version does."""
+    """Get a producer id and, below Produce version 12, send AddPartitionsToTxn, as clients do."""
     one = TransactionalId(client, name)
     one.init()
     if version < ADDS:
@@ -119,7 +119,7 @@ def sequences(broker: Broker) -> Any:
 
 
 def refused_then_ended(client: RawClient, topic: str, version: int) -> list[Any]:
-    """Send a batch that is rejected. Later batches must fail until a marker with the next epoch (KIP-890)."""
+    """Send an invalid batch. Later batches must fail until a marker has the next epoch (KIP-890)."""
     one = TransactionalId(client, f"raw-sequences-refused-v{version}")
     one.init()
     steps: list[Any] = [one.send(topic, 1, version=ADDS, sequence=-1)[0]]
@@ -220,7 +220,7 @@ def producers(broker: Broker) -> Any:
 
 
 def init_as(one: TransactionalId, version: int, wrong: dict[str, Any]) -> list[Any]:
-    """Send InitProducerId with a wrong producer id or epoch. Return the error, and the state after it."""
+    """Send InitProducerId with a wrong producer id or epoch. Return error, epoch and transaction state."""
     response = one.client.call(
         "InitProducerId",
         version,
@@ -249,7 +249,7 @@ def txn_commit(
 
 
 def fetched_offsets(client: RawClient, group: str, topic: str) -> Any:
-    """Fetch the committed offset of the group with and without RequireStable."""
+    """Return committed offset and error code of partitions 0 and 1, without and with RequireStable."""
     found = []
     for stable in (False, True):
         response = client.call(
@@ -264,7 +264,7 @@ def fetched_offsets(client: RawClient, group: str, topic: str) -> Any:
 
 
 def settled_offsets(client: RawClient, group: str, topic: str) -> Any:
-    """Wait until no transaction has pending offsets, and fetch the committed offset."""
+    """Wait until no transaction has pending offsets for the group, and return `fetched_offsets`."""
     deadline = time.monotonic() + WAIT_S
     while any(error for _, error in fetched_offsets(client, group, topic)[1]) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -273,7 +273,7 @@ def settled_offsets(client: RawClient, group: str, topic: str) -> Any:
 
 @scenario()
 def fencing_in_version_2(broker: Broker) -> Any:
-    """Let a producer of transaction version 2 time out, or replace it, and record the next epochs."""
+    """Let transactions of transaction version 2 time out, or fence the producer. Record the next epochs."""
     topic = "raw-wrong-fenced"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -448,7 +448,7 @@ def members(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def deleted_topics(broker: Broker) -> Any:
-    """Delete a topic while an open transaction has written to it or has committed its offsets."""
+    """Delete a topic for which an open transaction has written records and committed offsets."""
     group = "raw-wrong-gone"
 
     def removed(client: RawClient, topic: str) -> Any:
@@ -554,7 +554,7 @@ def long_ids(broker: Broker) -> Any:
 
 
 def _short(outcome: Any) -> Any:
-    """Shorten the long id in a response."""
+    """Replace each string of more than 1000 characters in a response by its length."""
     if isinstance(outcome, dict):
         return {key: _short(value) for key, value in outcome.items()}
     if isinstance(outcome, list):

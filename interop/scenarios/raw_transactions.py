@@ -33,7 +33,7 @@ class TransactionalId:
         self.sequence = 0
 
     def init(self, version: int = 5, timeout_ms: int = 60_000, **fields: Any) -> Any:
-        """Send InitProducerId, and retry until the coordinator has loaded."""
+        """Send InitProducerId until the coordinator has loaded. Return the error code and the epoch."""
         deadline = time.monotonic() + WAIT_S
         while True:
             response = self.client.call(
@@ -56,7 +56,7 @@ class TransactionalId:
         return {"TransactionalId": self.name, "ProducerId": self.producer_id, "ProducerEpoch": self.epoch}
 
     def add(self, *partitions: tuple[str, int], version: int = 3, **other: Any) -> Any:
-        """Send AddPartitionsToTxn in a version that clients use."""
+        """Send AddPartitionsToTxn, at most in version 3. Return topic and error code of each partition."""
         who = {**self.identity, **other}
         response = self.client.call(
             "AddPartitionsToTxn",
@@ -73,7 +73,10 @@ class TransactionalId:
         )
 
     def send(self, topic: str, partition: int = 0, *, version: int = 11, count: int = 1, **other: Any) -> Any:
-        """Produce one batch in the transaction."""
+        """Produce one batch in the transaction. `other` replaces its epoch, producer_id or sequence.
+
+        Return the error code, the base offset, and whether there is an error message.
+        """
         fields = {"epoch": self.epoch, "producer_id": self.producer_id, "sequence": self.sequence, **other}
         batch = Batch(
             [Record(b"%d" % index) for index in range(count)],
@@ -96,7 +99,11 @@ class TransactionalId:
         return [found["ErrorCode"], found["BaseOffset"], bool(found.get("ErrorMessage"))]
 
     def end(self, *, commit: bool, version: int = 4, patient: bool = True, **other: Any) -> Any:
-        """Send EndTxn. From version 5 on, the producer continues with the epoch in the response."""
+        """Send EndTxn, again after CONCURRENT_TRANSACTIONS if `patient` is set. Return the error code.
+
+        From version 5 on, the producer continues with the producer id and epoch in the response. The method
+        also returns this epoch, and whether the producer id is unchanged.
+        """
         deadline = time.monotonic() + WAIT_S
         while True:
             response = self.client.call("EndTxn", version, **{**self.identity, "Committed": commit, **other})
@@ -142,7 +149,7 @@ def wait_for_abort(one: TransactionalId) -> None:
 
 
 def end_offsets(client: RawClient, topic: str) -> Any:
-    """Return the last stable offset and the high watermark."""
+    """Return the last stable offset and the high watermark of partition 0."""
     found = []
     for isolation in (1, 0):
         requested = [{"Name": topic, "Partitions": [{"PartitionIndex": 0, "Timestamp": -1}]}]
@@ -152,7 +159,10 @@ def end_offsets(client: RawClient, topic: str) -> Any:
 
 
 def committed_view(client: RawClient, topic: str, offset: int = 0) -> Any:
-    """Return the response to a read_committed fetch."""
+    """Fetch partition 0 with read_committed.
+
+    Return the error code, high watermark, last stable offset, and first offsets of aborted transactions.
+    """
     response = fetch(client, topic, offset, IsolationLevel=1)
     found = response["Responses"][0]["Partitions"][0]
     first = [one["FirstOffset"] for one in found["AbortedTransactions"] or []]
@@ -207,7 +217,7 @@ def init_producer_id(broker: Broker) -> Any:
 
 @scenario()
 def end_txn(broker: Broker) -> Any:
-    """Commit and abort with both protocols, also repeatedly, too early, and as another producer."""
+    """Send EndTxn in each version, also repeatedly, too early, and as another producer."""
     topic = "raw-txn-ends"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -244,7 +254,7 @@ def end_txn(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def end_txn_versions(broker: Broker) -> Any:
-    """Begin a transaction in one protocol and end it in several versions."""
+    """Begin transactions of both protocols, and end each one twice, with all combinations of versions."""
     topic = "raw-txn-turns"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -266,7 +276,7 @@ def end_txn_versions(broker: Broker) -> Any:
 
 @contextmanager
 def own_broker(broker: Broker, topic: str, overrides: dict[str, str] | None = None) -> Iterator[RawClient]:
-    """Start a separate broker with this topic and yield a client once it accepts transactions."""
+    """Start a separate broker with this topic and a transaction coordinator, and yield a client."""
     with another(broker, overrides) as own, RawClient(own.bootstrap) as client:
         wait_for_transaction_coordinator(client, "any")
         create_topic(client, topic, 1)
@@ -385,7 +395,7 @@ def produce_versions(broker: Broker) -> Any:
 
 @scenario()
 def read_committed(broker: Broker) -> Any:
-    """Record the last stable offset and the aborted transactions while transactions are open and after."""
+    """Fetch with read_committed while transactions are open, and after they have ended."""
     topic = "raw-txn-readers"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
@@ -438,7 +448,7 @@ def read_committed(broker: Broker) -> Any:
 
 @scenario()
 def fencing(broker: Broker) -> Any:
-    """Start a second producer with the same id while the first producer has an open transaction."""
+    """Start a second producer with a transactional id that has an open transaction. Let another time out."""
     topic = "raw-txn-fencing"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ def state(one: TransactionalId) -> Any:
 
 
 def lasting_state(one: TransactionalId) -> Any:
-    """Wait until the state is not a transient one, or until a timeout, and return the state."""
+    """Wait at most `MARKERS_S` until the state is not PrepareCommit or PrepareAbort. Return the state."""
     deadline = time.monotonic() + MARKERS_S
     while (found := state(one))[1].startswith("Prepare") and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -55,7 +55,7 @@ def lasting_state(one: TransactionalId) -> Any:
 def mark(
     one: TransactionalId, topic: str, *, epoch: int, coordinator: int, commit: bool, version: int
 ) -> Any:
-    """Send WriteTxnMarkers for partition 0 and return the error."""
+    """Send WriteTxnMarkers for partition 0, with these producer and coordinator epochs. Return the error."""
     marker = {
         "ProducerId": one.producer_id,
         "ProducerEpoch": epoch,
@@ -116,7 +116,10 @@ def epochs_ahead(broker: Broker) -> Any:
 
 
 def _responses(one: TransactionalId, topic: str) -> Any:
-    """Return the responses to the producer, to another producer with its id, and to the next producer."""
+    """Send requests as the producer, with a later epoch, and with another producer id. Return the errors.
+
+    The last request is InitProducerId with the same transactional id.
+    """
     steps: list[Any] = [one.add((topic, 0))]
     wrong: tuple[dict[str, int], ...] = ({}, {"ProducerEpoch": one.epoch + 3}, {"ProducerId": 987_654})
     for version in (4, 5):
@@ -128,7 +131,7 @@ def _responses(one: TransactionalId, topic: str) -> Any:
 
 
 def _offsets(one: TransactionalId, topic: str, version: int, who: dict[str, int]) -> Any:
-    """Send TxnOffsetCommit and return the error."""
+    """Send TxnOffsetCommit as the producer, except for the fields in `who`. Return the error code."""
     response = one.client.call(
         "TxnOffsetCommit",
         version,

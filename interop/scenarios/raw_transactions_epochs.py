@@ -1,7 +1,7 @@
 """Transactional ids whose epoch is near the maximum: ended, fenced and timed out, in both protocols.
 
-To reach this epoch, a client would need 32,766 transactions. Instead, the scenarios write ids with a high
-epoch into __transaction_state and restart the broker, which loads the ids.
+To reach this epoch, a client would need 32,766 transactions. Instead, the scenarios write records of ids with
+a high epoch into __transaction_state and restart the broker, which loads the ids.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
 
 def _partition_of(name: str) -> int:
-    """Return the partition of an id in __transaction_state: Java's hash of its ASCII name, made positive."""
+    """Return a transactional id's partition of __transaction_state, computed from Java's hash of the id."""
     value = reduce(lambda hashed, byte: (31 * hashed + byte) & 0xFFFFFFFF, name.encode("ascii"), 0)
     return min(value, (1 << 32) - value) % STATE_PARTITIONS
 
 
 def _store(client: RawClient, name: str, producer_id: int, epoch: int) -> None:
-    """Write the record of an id without a transaction, as the coordinator would write it."""
+    """Write the record of a transactional id in state Empty, as the coordinator would write the record."""
     key = struct.pack(">hh", 0, len(name)) + name.encode()
     now_ms = int(time.time() * 1000)
     value = struct.pack(">hqhibiqq", 0, producer_id, epoch, 60_000, EMPTY, -1, now_ms, -1)
@@ -70,7 +70,7 @@ def _store(client: RawClient, name: str, producer_id: int, epoch: int) -> None:
 
 
 def _load_ids(own: Broker, topic: str, names: Iterable[str], epoch: int) -> None:
-    """Write ids into the broker's __transaction_state, and restart the broker so that it loads them."""
+    """Write records of transactional ids into __transaction_state. Restart the broker, which loads them."""
     with RawClient(own.bootstrap) as client:
         wait_for_transaction_coordinator(client, "any")
         create_topic(client, topic, 1)
@@ -94,7 +94,7 @@ def _known_id(client: RawClient, name: str, number: int, epoch: int) -> Transact
 def _broker_with_ids(
     broker: Broker, level: int, topic: str, names: Sequence[str], epoch: int
 ) -> Iterator[tuple[RawClient, dict[str, TransactionalId]]]:
-    """Start a broker with this transaction.version, and let it load ids with this epoch."""
+    """Start a broker with transaction.version `level` that has loaded transactional ids with this epoch."""
     with another(broker, QUICK) as own:
         if level == 1:
             with RawClient(own.bootstrap) as client:
@@ -162,7 +162,7 @@ def last_epoch(broker: Broker) -> Any:
 
 
 def _next_and_former(one: TransactionalId, ended: int) -> list[Any]:
-    """Return the responses to the next producer with this id, and to the former producer."""
+    """Return the responses to the next producer with this transactional id, and to the former producer."""
     old: dict[str, Any] = {"ProducerId": one.producer_id, "ProducerEpoch": one.epoch}
     steps = [TransactionalId(one.client, one.name).init(), _describe(one)]
     steps.append(one.end(commit=False, version=ended, **old))
@@ -172,7 +172,7 @@ def _next_and_former(one: TransactionalId, ended: int) -> list[Any]:
 
 @scenario(seconds=180)
 def greatest_epoch(broker: Broker) -> Any:
-    """Use the epoch after the highest one, which no coordinator returns to a client of the first protocol."""
+    """Use epoch 32,767, which coordinators never return to clients of the first transaction protocol."""
     seen: dict[str, Any] = {}
     names = ["committed", "aborted", "successor", "timed-out", "others"]
     for level in (2, 1):
@@ -197,7 +197,7 @@ def greatest_epoch(broker: Broker) -> Any:
 
 @scenario()
 def offsets_with_foreign_id(broker: Broker) -> Any:
-    """Commit offsets with the transactional id of another producer and with an epoch that has ended."""
+    """Commit offsets with the transactional id of another producer, and with a fenced epoch."""
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:
         create_topic(client, "raw-epochs-offsets", 1)

@@ -101,10 +101,10 @@ def _delete(client: RawClient, how: str, name: str) -> Any:
 
 @scenario(seconds=150)
 def transaction_version_0(broker: Broker) -> Any:
-    """Run clients of both protocols with transaction.version 0, after a rejected request.
+    """Run clients of both protocols with transaction.version 0, which rejects some requests.
 
-    After this request, Apache Kafka returns CONCURRENT_TRANSACTIONS for the id until the coordinator is
-    reloaded, because the coordinator waits for a record that was never written.
+    After such a request, Apache Kafka returns CONCURRENT_TRANSACTIONS for the transactional id until the
+    coordinator is reloaded, because the coordinator waits for a record that was never written.
     """
     topic, group = "raw-txn-level-0", "raw-txn-level-0-group"
     seen: dict[str, Any] = {}
@@ -141,7 +141,7 @@ def transaction_version_0(broker: Broker) -> Any:
             committed = response["Topics"][0]["Partitions"][0]["ErrorCode"]
             seen[one.name] = [committed, *(_responses_to_pending(one, known, topic) if version == 5 else [])]
         time.sleep(2)
-        # The coordinator does not abort pending ids when they time out.
+        # The coordinator does not abort the transactions of pending ids after their timeout.
         seen["afterwards"] = [
             [name, TransactionalId(client, name).described()] for name in seen if name.startswith("level-0-")
         ]
@@ -149,7 +149,7 @@ def transaction_version_0(broker: Broker) -> Any:
 
 
 def _responses_to_pending(one: TransactionalId, known: dict[str, int], topic: str) -> list[Any]:
-    """Send each request for a pending id: as its producer, with another epoch, and as an unknown producer."""
+    """Send requests for a pending id as the producer `known`, with another epoch, and as an unknown one."""
     steps: list[Any] = [one.described()]
     steps.append(one.add((topic, 0)))
     steps.append(one.add((topic, 0), ProducerEpoch=7))
@@ -166,7 +166,7 @@ def _responses_to_pending(one: TransactionalId, known: dict[str, int], topic: st
 
 @scenario(seconds=120)
 def overlapping_offset_commits(broker: Broker) -> Any:
-    """Commit one offset in two transactions and outside of them. End the transactions in another order."""
+    """Commit offsets of one partition in two transactions and outside. End the transactions in any order."""
     topic = "raw-txn-overtaken"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:

@@ -87,7 +87,7 @@ class WatchedPartition:
         return offset
 
     def idempotent(self, producer_id: int, sequence: int) -> list[int]:
-        """Write one record outside of a transaction. Return the error code and the offset."""
+        """Write one record as an idempotent producer. Return the error code and the offset."""
         batch = Batch(producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
         response = produce(self.client, self.topic, batch.encode())
         found = response["Responses"][0]["PartitionResponses"][0]
@@ -141,7 +141,10 @@ class WatchedPartition:
         return f"id {known[0]}" if known else str(producer_id)
 
     def committed(self, offset: int, max_bytes: int = FETCHES) -> Any:
-        """Fetch committed records and return the aborted transactions and the batches."""
+        """Fetch with read_committed from this offset.
+
+        Return the error code, the log's offsets, the aborted transactions, and the batches' base offsets.
+        """
         limits = {"PartitionMaxBytes": max_bytes}
         response = fetch(
             self.client,
@@ -163,7 +166,7 @@ class WatchedPartition:
         ]
 
     def observe(self) -> dict[str, Any]:
-        """Return the state of the partition, as all these requests show it."""
+        """Return offsets by timestamp, producers, and `committed` from every offset."""
         timestamps = (-1, -2, -3, -4, BASE_TIMESTAMP, BASE_TIMESTAMP + 3, BASE_TIMESTAMP + AFTER_ALL)
         first, end = self.offset(-2), self.offset(-1)
         return {
@@ -195,7 +198,10 @@ def write_open_transaction(partition: WatchedPartition) -> TransactionalId:
 
 @contextmanager
 def own_broker(broker: Broker, **overrides: str) -> Iterator[tuple[Broker, RawClient]]:
-    """Start a separate broker of the same kind. Yield the broker and a client."""
+    """Start a separate broker of the same kind. Yield the broker and a client.
+
+    `overrides` are broker configurations, with underscores instead of dots.
+    """
     with another(broker, {key.replace("_", "."): value for key, value in overrides.items()}) as own:
         with RawClient(own.bootstrap) as client:
             wait_for_transaction_coordinator(client, "any")
@@ -205,7 +211,7 @@ def own_broker(broker: Broker, **overrides: str) -> Iterator[tuple[Broker, RawCl
 
 @scenario(seconds=120)
 def deleted_into_transaction(broker: Broker) -> Any:
-    """Delete records up to every offset of an open transaction, then commit or abort it."""
+    """Delete records up to offsets in and after an open transaction, then commit or abort the transaction."""
     seen: dict[str, Any] = {}
     with own_broker(broker) as (_, client):
         for commit in (True, False):
@@ -271,7 +277,7 @@ def deleted_by_retention(broker: Broker) -> Any:
 
 
 def _restarted(own: Broker, how: str, names: list[str]) -> RawClient:
-    """Stop or kill the broker and restart it. Return a client once the partitions accept writes."""
+    """Stop or kill the broker, start it again, and wait for the leaders of the topics. Return a client."""
     if how == "kill":
         own.kill()
     else:
@@ -309,7 +315,7 @@ def restarts(broker: Broker, how: str) -> Any:
         removed.end(finished, commit=False)
         removed.delete_before(-1)
         names = [partition.topic for partition in (*partitions, removed)]
-        # The broker writes log start offsets to a checkpoint periodically. A kill may come before that.
+        # The broker writes log start offsets to a checkpoint periodically. A kill before that loses them.
         _wait_for_checkpoint(own, removed)
         for turn in ("open", "ended"):
             with _restarted(own, how, names) as again:
@@ -336,7 +342,7 @@ def _wait_for_checkpoint(own: Broker, last: WatchedPartition) -> None:
 
 
 def _wait_until_deleted(own: Broker, partition: WatchedPartition) -> None:
-    """Wait until retention has deleted all segments before the log start, which shows in offset lookups."""
+    """Wait until retention has deleted all segments before the log start, which affect offset lookups."""
     start = partition.offset(-2)
     directory = own.log_dir / f"{partition.topic}-0"
 
@@ -428,7 +434,7 @@ def compacted(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def found_by_timestamp(broker: Broker) -> Any:
-    """Look up timestamps in three segments, with the log start before, inside and after the first."""
+    """Look up timestamps in three segments, with every log start offset."""
     seen: dict[str, Any] = {}
     newest = BASE_TIMESTAMP + AFTER_ALL
     with own_broker(broker) as (_, client):
@@ -482,7 +488,7 @@ def aborted_by_size(broker: Broker) -> Any:
 
 
 def _ends_of_batches(partition: WatchedPartition, offset: int) -> list[int]:
-    """Return, for each batch from an offset on, the number of bytes up to the end of the batch."""
+    """Return the number of bytes from an offset to the end of each of the next 12 batches."""
     response = fetch(partition.client, partition.topic, offset, MaxBytes=FETCHES)
     data = response["Responses"][0]["Partitions"][0]["Records"]
     ends: list[int] = []

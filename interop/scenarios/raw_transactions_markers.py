@@ -11,12 +11,12 @@ from interop.raw_client import RawClient
 from interop.scenario import scenario
 
 FIRST_ID = 5_000_000
-"""The first of a range of producer ids that no producer uses."""
+"""A producer id that no other producer uses."""
 
 
 @scenario()
 def rejected_marker_rolls_segment(broker: Broker) -> Any:
-    """Send a marker to a segment that is a week old. The broker rolls it even if it rejects the marker."""
+    """Send a marker to a segment older than segment.ms. Even a rejected marker must roll the segment."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for name, epoch, coordinator in (

@@ -1,4 +1,4 @@
-"""Transactional writes without verification, before the transaction coordinator exists."""
+"""Transactional writes without AddPartitionsToTxn, before the transaction coordinator exists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATER = {
 
 @scenario(seconds=120)
 def without_coordinator(broker: Broker) -> Any:
-    """Write with `transaction.partition.verification.enable=false`, with and without AddPartitionsToTxn."""
+    """Write with both values of `transaction.partition.verification.enable`, in three Produce versions."""
     seen: dict[str, Any] = {}
     for setting in ("false", "true"):
         own = type(broker)({"transaction.partition.verification.enable": setting})

@@ -23,7 +23,7 @@ HEARTBEAT: Fields = {
 
 
 def requests(topic_id: bytes) -> Iterator[tuple[str, str, Fields]]:
-    """Yield each API with a label and a request."""
+    """Yield requests, each an API, a label and the fields of all versions."""
     protocols = [{"Name": "range", "Metadata": b""}]
     offsets = [{"PartitionIndex": 0, "CommittedOffset": 1, "CommittedMetadata": ""}]
     for group in GROUPS:
