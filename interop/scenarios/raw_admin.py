@@ -75,7 +75,7 @@ def describe_quorum(broker: Broker) -> Any:
 
 @scenario()
 def elect_leaders(broker: Broker) -> Any:
-    """Send ElectLeaders in each version, for both election types, when the preferred leaders lead already."""
+    """Send ElectLeaders in each version, for both election types. The preferred replicas already lead."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         ensure_topic(client, "raw-elections", 2)
@@ -205,7 +205,7 @@ def config_resources(broker: Broker) -> Any:
 
 @contextlib.contextmanager
 def restored_feature_levels(client: RawClient) -> Iterator[None]:
-    """Restore the feature levels of a new cluster at the end of the block."""
+    """Set group.version and transaction.version to their initial levels at the end of the block."""
     try:
         yield
     finally:
@@ -236,7 +236,7 @@ def update_features(broker: Broker) -> Any:
             )
 
         def finalized(until: dict[str, int]) -> dict[str, int]:
-            """Wait until ApiVersions has the expected levels or the time is over. Return the last levels."""
+            """Wait at most 5 s until ApiVersions returns the levels in `until`. Return the last levels."""
             deadline = time.monotonic() + 5
             while True:
                 response = client.call(
@@ -313,7 +313,7 @@ BROKER_NAMES = (
 
 
 def config_responses_for_broker(client: RawClient, node: str) -> list[Fields]:
-    """Send each configuration request for a broker resource with this name."""
+    """Send each configuration request for the broker resource `node`, and return the responses."""
     resource = {"ResourceType": BROKER, "ResourceName": node}
     change = {"Name": "num.io.threads", "Value": "8"}
     wanted = {**resource, "ConfigurationKeys": ["num.io.threads"]}
@@ -328,7 +328,7 @@ def config_responses_for_broker(client: RawClient, node: str) -> list[Fields]:
 
 @scenario()
 def loggers(broker: Broker) -> Any:
-    """Describe and set the root logger, with each error."""
+    """Describe the root logger and set its level, also with each error."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
 

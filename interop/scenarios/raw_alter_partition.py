@@ -16,7 +16,11 @@ LEADER, FOLLOWER, ABSENT, UNREGISTERED = 2, 1, 3, 77
 
 
 def create_assigned_topic(client: RawClient, name: str, *replicas: list[int], **configs: str) -> bytes:
-    """Create a topic with these replicas. Return its id once the broker has the topic in its metadata."""
+    """Create a topic, wait until the broker's metadata contains the topic, and return the topic id.
+
+    Each item of `replicas` is a list of broker ids for one partition. The names of `configs` have underscores
+    instead of dots.
+    """
     requested = {
         "Name": name,
         "NumPartitions": -1,
@@ -32,7 +36,7 @@ def create_assigned_topic(client: RawClient, name: str, *replicas: list[int], **
 
 
 def described_partitions(client: RawClient, name: str) -> list[Fields]:
-    """Return the topic's partitions in the Metadata response, sorted by index."""
+    """Return the topic's partitions in the DescribeTopicPartitions response, sorted by index."""
     found = client.call("DescribeTopicPartitions", 0, Topics=[{"Name": name}])["Topics"][0]["Partitions"]
     return sorted(found, key=lambda each: each["PartitionIndex"])
 
@@ -138,14 +142,14 @@ def alter_partition(broker: Broker) -> Any:
 
 
 def wait_for_isr(client: RawClient, name: str, index: int, isr: list[int]) -> Any:
-    """Wait until the partition has this ISR, and return the ISR."""
+    """Wait at most 10 s until the sorted ISR of the partition is `isr`. Return the described partition."""
     until(lambda: sorted(described_partitions(client, name)[index]["IsrNodes"]) == isr)
     return comparable(described_partitions(client, name)[index])
 
 
 @scenario(seconds=120)
 def assign_directories(broker: Broker) -> Any:
-    """Send AssignReplicasToDirs with unknown directories, with replicas of other brokers, and valid."""
+    """Send AssignReplicasToDirs with each error, with valid directories, and with an unknown directory."""
     seen: dict[str, Any] = {}
     name = "raw-directories"
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:

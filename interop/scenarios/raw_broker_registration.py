@@ -25,14 +25,14 @@ def without_broker_epoch(response: Fields) -> Any:
 
 
 def described_brokers(client: RawClient) -> Any:
-    """Return id, fencing, rack and port of each registered broker, including fenced brokers."""
+    """Return id, fencing and rack of each registered broker, and whether it has the port of a FakeBroker."""
     found = client.call("DescribeCluster", 2, IncludeFencedBrokers=True)["Brokers"]
     return sorted((each["BrokerId"], each["IsFenced"], each["Rack"], each["Port"] == 9) for each in found)
 
 
 @scenario(seconds=180)
 def registrations(broker: Broker) -> Any:
-    """Send BrokerRegistration with each error and with combined errors, then valid with new incarnations."""
+    """Send BrokerRegistration with each error and with combined errors, then with new incarnation ids."""
     seen: dict[str, Any] = {}
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
 
@@ -106,7 +106,7 @@ def registrations(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def heartbeats(broker: Broker) -> Any:
-    """Send BrokerHeartbeat as unknown and restarted brokers, and as one that is unfenced and shut down."""
+    """Send BrokerHeartbeat as unknown and restarted brokers, and as a broker that starts and shuts down."""
     seen: dict[str, Any] = {}
     name = "raw-heartbeats"
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
@@ -115,7 +115,7 @@ def heartbeats(broker: Broker) -> Any:
             seen[label] = comparable(other.beat(version, **fields))
 
         def heartbeats_of(label: str) -> None:
-            """Send each heartbeat that a broker can send, and record the broker's state after it."""
+            """Send heartbeats that do not unfence the broker, then one that does, and record the brokers."""
             request(f"{label}: not caught up", CurrentMetadataOffset=0)
             request(f"{label}: before the log", CurrentMetadataOffset=-7)
             request(f"{label}: wants to be fenced", WantFence=True)
@@ -206,12 +206,12 @@ def heartbeats(broker: Broker) -> Any:
 
 
 def wait_for_leader(client: RawClient, topic: str, leader: int) -> None:
-    """Wait until the partition has this leader in Metadata."""
+    """Wait at most 10 s until the topic's first partition has this leader in Metadata."""
     until(lambda: partition_states(client, topic)[0][0] == leader)
 
 
 def partition_states(client: RawClient, *topics: str) -> list[tuple[Any, ...]]:
-    """Return the leader, replicas, ISR and error code of the first partition of each topic."""
+    """Return leader, replicas, ISR and error code of each topic's first partition. A missing leader is -2."""
     found = client.call("Metadata", 12, Topics=[{"TopicId": bytes(16), "Name": name} for name in topics])
     partitions = {topic["Name"]: topic["Partitions"][:1] for topic in found["Topics"]}
     return [

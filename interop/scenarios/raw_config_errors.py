@@ -46,7 +46,10 @@ OTHERS: list[Resource] = [
 
 
 def alter(client: RawClient, *resources: Resource, check: bool, legacy: bool = False) -> list[Any]:
-    """Alter the configurations of resources, and return the error of each resource."""
+    """Alter the configurations of resources, and return the error of each resource.
+
+    `check` sets validateOnly. `legacy` selects AlterConfigs instead of IncrementalAlterConfigs.
+    """
     requested = [
         {
             "ResourceType": kind,
@@ -139,7 +142,7 @@ def too_many_records(broker: Broker) -> Any:
         ]
 
         def summarize(*resources: Resource, check: bool = True, legacy: bool = False) -> Any:
-            """Count the responses for subscriptions, and list the others."""
+            """Count the errors for client metrics subscriptions, and list the errors of other resources."""
             outcome = alter(client, *resources, check=check, legacy=legacy)
             counted = Counter((code, message) for kind, _, code, message in outcome if kind == CLIENT_METRICS)
             return sorted(counted.items()), [one for one in outcome if one[0] != CLIENT_METRICS]

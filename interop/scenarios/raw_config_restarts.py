@@ -43,9 +43,10 @@ SECONDS = 10.0
 
 
 def described_configs(client: RawClient) -> dict[str, Any]:
-    """Describe the keys once the broker has applied the stored configurations.
+    """Wait until the broker has applied the stored configurations, and describe all `NAMES`.
 
-    Apache Kafka describes a stored value before it applies the value, so this waits until nothing changes.
+    Apache Kafka describes a stored value before it applies the value. So this function waits until two
+    successive descriptions are equal.
     """
     deadline = time.monotonic() + SECONDS
     before: dict[str, Any] = {}
@@ -96,7 +97,7 @@ def conflicting_static_configs(broker: Broker) -> Any:
 
 @scenario(seconds=150)
 def rarely_set_keys(broker: Broker) -> Any:
-    """Use a key that is described only if it is set, a retention below -1, and few fetch session slots."""
+    """Use a key that is described only if it is set, a retention below -1, and 8 or 0 fetch session slots."""
     settings = {
         "log.initial.task.delay.ms": "100",
         "log.retention.ms": "-5",

@@ -147,7 +147,7 @@ STEPS: list[tuple[str, str, str | None]] = [
     ("1", "listener.name.plaintext.max.connections", None),
     ("", "max.connections", None),
 ]
-"""Cluster and broker configurations, set one by one. Each is validated together with those set before."""
+"""Cluster and broker configurations, set one by one. The broker validates each with all earlier ones."""
 
 
 def change(
@@ -174,11 +174,11 @@ def entries(client: RawClient, kind: int, resource: str, names: Sequence[str] | 
 
 
 def comparable_outcome(name: str, value: str | None, outcome: list[Any]) -> list[Any] | int:
-    """Return the error code and message, without ports and without texts that differ between brokers."""
+    """Return the error code and the message without ports, or only the code if the message is random."""
     if name == "listener.security.protocol.map" and outcome[1] is not None:
         return [outcome[0], re.sub(r"(//[0-9.]+):\d+", r"\1:<Port>", outcome[1])]
     if name == "log.cleaner.threads" and value is not None and value.strip() == "0":
-        # The JVM omits the message of an ArithmeticException once the code is compiled.
+        # The JVM omits the message of an ArithmeticException after it has compiled the code.
         return int(outcome[0])
     return outcome
 
@@ -259,7 +259,7 @@ def successive_changes(broker: Broker) -> Any:
 
 
 def wait_for(client: RawClient, resource: str, name: str, value: str | None) -> None:
-    """Wait until DescribeConfigs returns an accepted value."""
+    """Wait until DescribeConfigs returns this value as set for the resource, or no value if it is None."""
     source = 2 if resource else 3
     deadline = time.monotonic() + SECONDS
     while True:
@@ -277,7 +277,10 @@ def wait_for(client: RawClient, resource: str, name: str, value: str | None) -> 
 
 @scenario()
 def list_operations(broker: Broker) -> Any:
-    """Append to a list of a topic. The result starts with Kafka's default, not with the cluster's value."""
+    """Append to and subtract from an unset list of a topic.
+
+    The broker must start with Kafka's default for topics, not with the cluster's value.
+    """
     seen: list[Any] = []
     policy = "log.cleanup.policy"
     with RawClient(broker.bootstrap) as client:

@@ -25,7 +25,7 @@ CHECKPOINTS = ("recovery-point", "log-start", "replication")
 
 
 def fails_to_start(own: LogDirBroker) -> bool:
-    """Start the stopped broker. Return whether the start fails."""
+    """Start the stopped broker. Return whether the start failed. The broker is then stopped again."""
     try:
         own.broker.start()
     except RuntimeError:
@@ -43,7 +43,7 @@ def partition_directories(own: LogDirBroker) -> list[str]:
 
 @scenario(seconds=240)
 def duplicate_partitions(broker: Broker) -> Any:
-    """Copy a partition, or its future replica, to a second directory. The broker must fail to start."""
+    """Copy a partition to the other directory, or make two future replicas. The broker must fail to start."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own:
         with own.client() as client:
@@ -75,7 +75,10 @@ def duplicate_partitions(broker: Broker) -> Any:
 
 @scenario(seconds=300)
 def corrupt_checkpoints(broker: Broker) -> Any:
-    """Corrupt a checkpoint, so that its directory goes offline. Delete it, so that all records are served."""
+    """Corrupt, delete and empty each checkpoint file. Only a corrupt file must take its directory offline.
+
+    If this is the directory of the metadata log, the broker must fail to start.
+    """
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own:
         with own.client() as client:

@@ -58,7 +58,7 @@ class TokenClient:
         )
 
     def described(self, *owners: str, version: int = 3) -> list[Any]:
-        """Describe the tokens of some owners or of all owners, sorted by owner and age."""
+        """Describe the tokens of these owners, by default of all owners, sorted by owner and issue time."""
         requested = [user(owner) for owner in owners] or None
         response = self.client.call("DescribeDelegationToken", version, Owners=requested)
         assert response["ErrorCode"] == 0, response
@@ -70,7 +70,7 @@ class TokenClient:
 
 
 def plain_token_client(one: Served, name: str) -> TokenClient:
-    """Connect a user with PLAIN."""
+    """Authenticate this user with PLAIN on a new connection."""
     client = RawClient(one.bootstrap)
     client.call("SaslHandshake", 1, Mechanism=PLAIN)
     response = client.call("SaslAuthenticate", 2, AuthBytes=plain(name))
@@ -84,7 +84,7 @@ def user(text: str) -> dict[str, str]:
 
 
 def without_random_values(response: Any) -> Any:
-    """Replace random values in a response. A time becomes a duration, a token becomes its length."""
+    """Replace timestamps by the hours until then, and token ids and HMACs by their lengths."""
     response = comparable(response)
     now_ms = time.time() * 1000
     for key, value in response.items():
@@ -164,7 +164,7 @@ def renewal_and_expiry(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def token_description(broker: Broker) -> Any:
-    """Describe tokens as their owner, requester and renewer, and as another user, who sees all tokens."""
+    """Describe tokens of all owners and of some, as two users. Without an authorizer, both see all tokens."""
     with (
         secured(broker, MECHANISMS, SECRET) as one,
         plain_token_client(one, "alice") as alice,
@@ -184,7 +184,10 @@ def token_description(broker: Broker) -> Any:
 def scram_exchange(
     talk: Talk, mechanism: str, token_id: str, password: str, extensions: str = ",tokenauth=true"
 ) -> Any:
-    """Run a SCRAM exchange, and return the outcome of each step."""
+    """Run a SCRAM exchange with a token. Return the error code and message, or the details of the session.
+
+    The details are "in", whether the server's final message is valid, and the session lifetime.
+    """
     scram = Scram(mechanism, token_id, password, extensions=extensions)
     talk.handshake(mechanism)
     first = talk.client.call("SaslAuthenticate", 2, AuthBytes=scram.first())
@@ -203,7 +206,7 @@ def token_password(created: Any) -> str:
 
 @scenario(seconds=120)
 def token_authentication(broker: Broker) -> Any:
-    """Authenticate with a token. The principal is the token's owner, and cannot create another token."""
+    """Authenticate with a token. The connection has the owner's principal, and must not create tokens."""
     seen: dict[str, Any] = {}
     with secured(broker, MECHANISMS, SECRET) as one, plain_token_client(one, "alice") as alice:
         created = alice.create(owner="zoe")
@@ -238,7 +241,7 @@ def token_authentication(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def session_expiry(broker: Broker) -> Any:
-    """Expire a token. Its session must end, and an authentication with the token must fail."""
+    """Let a token expire. A session with the token must end, and a new authentication must fail."""
     seen: list[Any] = []
     settings = SECRET | {"delegation.token.expiry.check.interval.ms": "1000"}
     with (
@@ -276,7 +279,7 @@ def expired_token(broker: Broker) -> Any:
 
 
 def pipelined_request(one: Served, created: Any) -> Any:
-    """Send the last message of a SCRAM exchange and a request in one TCP segment."""
+    """Send the last message of a SCRAM exchange and a request at once, and return both responses."""
     scram = Scram(SCRAM_256, created["TokenId"], token_password(created), extensions=",tokenauth=true")
     with Talk(one.bootstrap) as talk:
         talk.handshake(SCRAM_256)

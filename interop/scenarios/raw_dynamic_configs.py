@@ -28,7 +28,7 @@ SECONDS = 10.0
 def alter(
     client: RawClient, resource: str, name: str, value: str | None, *, validate_only: bool = False
 ) -> list[Any]:
-    """Set a key, or delete it if the value is None. Return the error code and message."""
+    """Set the key `name`, or delete the key if the value is None. Return the error code and message."""
     operation = DELETE if value is None else SET
     change = {"Name": name, "ConfigOperation": operation, "Value": value}
     response = client.call(
@@ -55,7 +55,7 @@ def described_configs(client: RawClient, resource: str, names: list[str]) -> dic
 
 @scenario()
 def rejected_values(broker: Broker) -> Any:
-    """Send invalid values with validateOnly, which changes nothing."""
+    """Send values, most of them invalid, with validateOnly."""
     requested = [
         *((name, value) for name in THROTTLES for value in ("x", "-1", "", "0")),
         *((name, "") for name in PER_BROKER_ONLY),
@@ -77,7 +77,7 @@ def rejected_values(broker: Broker) -> Any:
 
 @scenario()
 def dynamic_configs(broker: Broker) -> Any:
-    """Set dynamic configurations. Descriptions then show them instead of the static configurations."""
+    """Set dynamic configurations, which must override static ones in DescribeConfigs, and delete them."""
     changes = [
         ("", THROTTLES[0], "5000000"),
         ("1", THROTTLES[1], "6000000"),

@@ -15,7 +15,7 @@ LOCAL = bytes([127, 0, 0, 1])
 
 
 def frame_of_version(api: str, version: int, rest: bytes) -> bytes:
-    """Return a frame with an unsupported version."""
+    """Return a frame with this API key and version, followed by the bytes `rest`."""
     return (api_keys()[api] << 16 | version).to_bytes(4, "big") + rest
 
 

@@ -14,7 +14,7 @@ from interop.wire import versions_of
 
 
 def first_partition(response: Any) -> Any:
-    """Return the only partition of a fetch response, or the complete response if there is none."""
+    """Return the first partition of a Fetch response, or the complete response if it has no topics."""
     responses = response.get("Responses") or []
     return responses[0]["Partitions"][0] if responses else response
 
@@ -50,7 +50,7 @@ def fetch_offsets(broker: Broker) -> Any:
 
 @scenario()
 def leader_epochs(broker: Broker) -> Any:
-    """Send current, old, unknown and future leader epochs. Record the diverging epochs in the responses."""
+    """Send the current leader epoch, no leader epoch and invalid ones in Fetch and requests for offsets."""
     topic = "raw-fetch-epochs"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -97,7 +97,7 @@ def list_offsets(
 
 @scenario()
 def list_offsets_by_timestamp(broker: Broker) -> Any:
-    """List offsets for special and real timestamps in every version."""
+    """List offsets for special timestamps in every version, and for real timestamps in one version."""
     topic = "raw-fetch-list"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -168,7 +168,7 @@ def list_offsets_of_many(broker: Broker) -> Any:
 
 @scenario()
 def every_version(broker: Broker) -> Any:
-    """In each version, fetch successfully, fetch an unknown topic, and fetch out of range."""
+    """Fetch successfully, from an unknown topic, and out of range, in each version."""
     topic = "raw-fetch-versions"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -281,7 +281,7 @@ def sessions(broker: Broker) -> Any:
 
 @scenario()
 def delete_records(broker: Broker) -> Any:
-    """Move the log start with DeleteRecords, then fetch and list offsets below it."""
+    """Move the log start offset with DeleteRecords. Then fetch and list offsets below the new offset."""
     topic = "raw-fetch-delete"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:

@@ -24,7 +24,7 @@ def session_fetch(
     version: int = 11,
     **fields: Any,
 ) -> Fields:
-    """Fetch these partitions from offset 0 without waiting."""
+    """Fetch the partitions in `parts` from offset 0 without waiting, and remove `forget` from the session."""
 
     def named(topic: str | bytes) -> Fields:
         return {"TopicId": topic} if isinstance(topic, bytes) else {"Topic": topic}
@@ -51,7 +51,7 @@ def session_fetch(
 
 
 def summarize_partitions(response: Fields) -> list[Any]:
-    """Return index, error code and number of batches of each partition, in the order of the response."""
+    """Return topic, index, error code and number of batches of each partition, in the response's order."""
     return [
         [topic.get("Topic", ""), partition["PartitionIndex"], partition["ErrorCode"], len(batches)]
         for topic in response["Responses"]
@@ -90,7 +90,7 @@ def session_without_partitions(broker: Broker) -> Any:
 
 @scenario()
 def partition_order(broker: Broker) -> Any:
-    """Record the order of partitions in responses. It stays the same, except that unknown ones are last."""
+    """Record the order of partitions in the responses of a session, also of unknown partitions."""
     name, later = "raw-fetch-sessions-order", "raw-fetch-sessions-order-later"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -114,7 +114,7 @@ def partition_order(broker: Broker) -> Any:
             fill(client, name, 1, partition=partition)
         for epoch in range(2, 8):
             for version, session in sessions.items():
-                # Each response has room for one batch only, so the partitions take turns.
+                # Only one batch fits into each response, so the partitions take turns.
                 response = session_fetch(client, session, epoch, [], version=version, MaxBytes=1)
                 seen[f"epoch {epoch}, v{version}"] = summarize_partitions(response)
         for version, session in sessions.items():

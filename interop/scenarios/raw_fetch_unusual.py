@@ -38,7 +38,7 @@ def zstd(broker: Broker) -> Any:
 
 @scenario()
 def replica_ids(broker: Broker) -> Any:
-    """Send replica ids of brokers that have no replica, with and without leader epochs."""
+    """Send the replica ids of the leader and of unknown brokers, with and without leader epochs."""
     topic = "raw-fetch-replicas"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -64,7 +64,7 @@ def replica_ids(broker: Broker) -> Any:
 
 @scenario()
 def diverging_epoch(broker: Broker) -> Any:
-    """Fetch with a diverging epoch in a session, then continue the session in versions without the field."""
+    """Fetch with LastFetchedEpoch in a session, then continue the session in versions without this field."""
     topic = "raw-fetch-divergence"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:

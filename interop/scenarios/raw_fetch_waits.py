@@ -37,7 +37,10 @@ def write(
     transaction: TransactionalId | None = None,
     **producer: int,
 ) -> list[int]:
-    """Write one record, in `transaction` if it is given. Return the error code and the offset."""
+    """Write one record, in `transaction` if it is given. Return the error code and the offset.
+
+    `producer` contains fields of the batch, such as producer_id.
+    """
     batch = Batch([Record(bytes(value_bytes))], base_timestamp=1_700_000_000_000)
     fields: dict[str, Any] = {}
     if transaction is not None:
@@ -68,7 +71,7 @@ def topic_of_small_segments(broker: Broker, topic: str) -> Iterator[RawClient]:
 def timed_fetch(
     client: RawClient, topic: str, offset: int, min_bytes: int, isolation: int, **fields: Any
 ) -> Any:
-    """Fetch from this offset. Return the result, and whether the broker waited."""
+    """Fetch from this offset. Return the error code, the number of batches, and "soon" or "late"."""
     began = time.monotonic()
     response = fetch(
         client,
@@ -88,7 +91,7 @@ def timed_fetch(
 
 @scenario(seconds=120)
 def min_bytes_across_segments(broker: Broker) -> Any:
-    """Fetch from each offset of three segments with a MinBytes that is larger than the available bytes."""
+    """Fetch from each offset of three segments, with a MinBytes of 1 or more than the available bytes."""
     topic = "raw-waits-segments"
     seen: dict[str, Any] = {}
     with topic_of_small_segments(broker, topic) as client:
@@ -106,7 +109,7 @@ def min_bytes_across_segments(broker: Broker) -> Any:
 
 @scenario(seconds=150)
 def beyond_last_stable_offset(broker: Broker) -> Any:
-    """Fetch committed records before and after the first offset of an open transaction."""
+    """Fetch with read_committed from each offset before, in and after an open transaction."""
     seen: dict[str, Any] = {}
     for name, before, within in (("one-segment", 1, 2), ("two-segments", 1, 5), ("from-the-next", 4, 2)):
         topic = f"raw-waits-{name}"
@@ -131,7 +134,7 @@ def beyond_last_stable_offset(broker: Broker) -> Any:
 
 @scenario()
 def two_partitions(broker: Broker) -> Any:
-    """Fetch beyond the last stable offset of one partition while another one has records."""
+    """Fetch at and beyond the last stable offset of a partition, together with a partition with records."""
     topic = "raw-waits-two"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -166,7 +169,7 @@ def two_partitions(broker: Broker) -> Any:
 
 @scenario()
 def batches_above_remaining_limit(broker: Broker) -> Any:
-    """Fetch first batches above the remaining limit: the broker truncates no batch (KIP-74)."""
+    """Fetch batches that are larger than the remaining byte limit. No batch may be truncated (KIP-74)."""
     topic = "raw-waits-too-large"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -207,7 +210,7 @@ def batches_above_remaining_limit(broker: Broker) -> Any:
 def _change_during_fetch(
     client: RawClient, topic: str, offset: int, min_bytes: int, change: Callable[[], Any]
 ) -> Any:
-    """Make a change during a fetch and return the response and whether it waited to the timeout."""
+    """Call `change` during a fetch. Return whether the fetch timed out, and the response's partitions."""
     partitions = [
         {"Partition": index, "FetchOffset": offset, "PartitionMaxBytes": NEVER_BYTES} for index in (0, 1)
     ]

@@ -17,7 +17,7 @@ from interop.wire import Fields, encode_request, versions_of
 
 NAME = "raw-followers"
 SETTLING_S = 1.0
-"""Replicas apply metadata records slightly later than DescribeTopicPartitions shows them."""
+"""A delay in seconds: replicas apply metadata records later than DescribeTopicPartitions shows them."""
 BEYOND = 1 << 40
 
 
@@ -41,7 +41,10 @@ class Follower:
         request: Fields | None = None,
         **fields: Any,
     ) -> Any:
-        """Fetch one partition from an offset and return the leader's response."""
+        """Fetch partition 0 from an offset and return the leader's response.
+
+        `epoch` is the broker epoch. `request` has fields of the request, and `fields` those of the partition.
+        """
         replica_id = self.broker.broker_id if replica is None else replica
         given: Fields = {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, **(request or {})}
         if version >= 15:
@@ -64,14 +67,14 @@ class Follower:
 
 
 def consumer_view(client: RawClient) -> Any:
-    """Return the high watermark that a consumer sees, and whether it gets records."""
+    """Return the high watermark in a consumer's Fetch response, and whether the response has records."""
     [topic] = fetch(client, NAME, 0)["Responses"]
     [partition] = topic["Partitions"]
     return partition["HighWatermark"], len(partition["Records"] or b"") > 0
 
 
 def append_batches(client: RawClient, count: int, name: str = NAME) -> Any:
-    """Append batches with acks=1."""
+    """Append `count` batches with acks=1, and return their error codes."""
     return [
         produce(client, name, Batch(base_timestamp=1_700_000_000_000 + number).encode(), acks=1)["Responses"][
             0
@@ -81,7 +84,7 @@ def append_batches(client: RawClient, count: int, name: str = NAME) -> Any:
 
 
 def wait_for_leader(client: RawClient, leader: int, name: str = NAME) -> Any:
-    """Wait until this broker is the leader and return the partition."""
+    """Wait until broker `leader` leads partition 0 of the topic, and return the described partition."""
     until(lambda: described_partitions(client, name)[0]["LeaderId"] == leader)
     time.sleep(SETTLING_S)
     return comparable(described_partitions(client, name)[0])
@@ -217,7 +220,7 @@ def follower_fetches(broker: Broker) -> Any:
 
 
 def log_start_offset(client: RawClient) -> int:
-    """Return the log start offset."""
+    """Return the log start offset of partition 0 of `NAME`."""
     requested = [{"PartitionIndex": 0, "Timestamp": -2}]
     answer = client.call("ListOffsets", 1, ReplicaId=-1, Topics=[{"Name": NAME, "Partitions": requested}])
     offset: int = answer["Topics"][0]["Partitions"][0]["Offset"]
@@ -226,7 +229,7 @@ def log_start_offset(client: RawClient) -> int:
 
 @scenario(seconds=180)
 def delayed_operations(broker: Broker) -> Any:
-    """Delay produce and delete requests until the follower fetches, and use its fetch sessions."""
+    """Delay Produce and DeleteRecords until the follower fetches. Then use fetch sessions of the follower."""
     seen: dict[str, Any] = {}
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
         other.join()

@@ -27,14 +27,14 @@ def api_versions(broker: Broker) -> Any:
             entries = seen[f"v{version}"].pop(features, [])
             seen[f"v{version}"][features] = {entry.pop("Name"): entry for entry in entries}
         if version < 4:
-            # One table of ranges is enough: this compares the others with it.
+            # The scenario records the version ranges only for version 4, because they are nearly the same.
             seen[f"v{version}"]["ApiKeys"] = "as v4 but for zero minima"
     return seen
 
 
 @scenario()
 def api_versions_unsupported_version(broker: Broker) -> Any:
-    """Send unsupported versions: error 35 comes in the format of version 0, with the range of ApiVersions."""
+    """Send unsupported versions. The response must have the format of version 0 and error 35."""
     seen = {}
     for version in (5, 6, 99, 32767):
         frame = struct.pack(">hhih", api_keys()["ApiVersions"], version, 7, -1) + b"\0\0\0"
@@ -50,7 +50,7 @@ def api_versions_unsupported_version(broker: Broker) -> Any:
 
 @scenario()
 def api_versions_software_names(broker: Broker) -> Any:
-    """Send client software names (KIP-511): a name that does not match the pattern is an INVALID_REQUEST."""
+    """Send client software names (KIP-511). The broker must return INVALID_REQUEST for invalid names."""
     return {
         name: on_new_connection(
             broker, "ApiVersions", 3, ClientSoftwareName=name, ClientSoftwareVersion="1.0"
@@ -61,7 +61,7 @@ def api_versions_software_names(broker: Broker) -> Any:
 
 @scenario(seconds=300)
 def unsupported_versions(broker: Broker) -> Any:
-    """Send every client API one version below and above its range."""
+    """Send each API in `APIS` in the versions next to its range, and in version 1000."""
     seen: dict[str, Any] = {}
     for api in sorted(APIS):
         valid = versions_of(api)
@@ -90,7 +90,7 @@ def unknown_apis(broker: Broker) -> Any:
 
 @scenario()
 def frame_sizes(broker: Broker) -> Any:
-    """Send impossible frame sizes. socket.request.max.bytes is 20,000,000 here."""
+    """Send frame sizes that are negative, too small, or larger than socket.request.max.bytes (20,000,000)."""
     seen = {}
     for size in (-1, -(2**31), 0, 1, 7, 20_000_001, 2**31 - 1):
         with RawClient(broker.bootstrap) as client:
@@ -122,7 +122,7 @@ def one_byte_at_a_time(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def truncated_requests(broker: Broker) -> Any:
-    """Truncate requests of every API: by one byte, in the header and in the middle."""
+    """Send a request of each API in `APIS` without its last byte, and only part of its header."""
     seen: dict[str, Any] = {}
     for api in sorted(APIS):
         version = min(versions_of(api)[-1], NEWEST.get(api, 99))
@@ -202,7 +202,7 @@ def responses_in_order(broker: Broker) -> Any:
 
 @scenario()
 def responses_before_close(broker: Broker) -> Any:
-    """Send a frame that closes the connection after others: the broker responds to the earlier ones."""
+    """Send requests, then an invalid frame. The broker must respond to the requests before it disconnects."""
     topic = "raw-frames-before-the-end"
     good = encode_request("Metadata", 9, {"Topics": []})
     partitions = [{"Index": 0, "Records": Batch().encode()}]
@@ -237,7 +237,10 @@ def framed(frame: bytes) -> bytes:
 
 
 def outcome_of(client: RawClient, frame: bytes | None) -> str:
-    """Return ``closed``, ``answered`` or ``silence``, for frames whose response format is unknown."""
+    """Send the frame, if there is one, and read a response of any format.
+
+    Return ``answered``, ``closed``, or ``silence`` (a timeout).
+    """
     try:
         if frame is not None:
             client.send_frame(frame)
@@ -249,7 +252,6 @@ def outcome_of(client: RawClient, frame: bytes | None) -> str:
     return "answered"
 
 
-# The APIs that kwire serves to clients. A new API is added here together with its scenario.
 APIS = [
     "Produce",
     "Fetch",
@@ -283,7 +285,7 @@ APIS = [
 ]
 NEWEST: dict[str, int] = {}
 
-# A request with contents, so that truncation affects a field and not only a count.
+# Fields for requests of some APIs, so that truncation affects a field and not only a count.
 FILLED: dict[str, dict[str, Any]] = {
     "Metadata": {"Topics": [{"Name": "raw-frames"}]},
     "OffsetCommit": {"GroupId": "g"},

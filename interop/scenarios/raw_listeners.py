@@ -165,9 +165,9 @@ class ListenerObserver:
         return self.ports.with_names(change(self.client, BROKER, "1", changes, check=check))
 
     def state(self) -> Any:
-        """Return the open ports and the described keys once they no longer change.
+        """Wait until port states and described keys no longer change, and return them.
 
-        Before that, create a topic: once it exists, the broker has applied all earlier metadata records.
+        First, create a topic. When the topic exists, the broker has applied all earlier metadata records.
         """
         self._looks += 1
         create_topic(self.client, f"{TOPIC}-{self._looks}")
@@ -194,7 +194,7 @@ class ListenerObserver:
         return RawClient(f"{HERE}:{self.ports.numbers[port]}")
 
     def metadata_seen_at(self, port: str) -> Any:
-        """Return the cluster metadata that a client receives on this port."""
+        """Return the responses of Metadata and the Describe requests that a client receives on this port."""
         with self.connect(port) as client:
             wanted = [{"TopicId": bytes(16), "Name": TOPIC}]
             responses = [

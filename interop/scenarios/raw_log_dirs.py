@@ -28,7 +28,7 @@ ENTRIES = re.compile(r"^(?P<name>.+-\d+)(?:\.[0-9a-f]{32}(?P<suffix>-future|-del
 
 
 class LogDirBroker:
-    """A broker with two log directories, and requests that show which partitions they contain."""
+    """A broker with two log directories, A and B, and requests about the partitions in each directory."""
 
     def __init__(self, like: Broker, **overrides: str) -> None:
         self.broker = type(like)({key.replace("_", "."): value for key, value in overrides.items()})
@@ -58,7 +58,7 @@ class LogDirBroker:
         return seen
 
     def directory_of(self, client: RawClient, name: str, index: int = 0) -> str:
-        """Return the directory of the current replica. A future replica is ignored."""
+        """Return the name of the current replica's directory, or "". A future replica is ignored."""
         for directory in client.call("DescribeLogDirs", 4, Topics=None)["Results"]:
             for one in directory["Topics"]:
                 for partition in one["Partitions"]:
@@ -80,7 +80,10 @@ class LogDirBroker:
     def move(
         self, client: RawClient, directories: dict[str, dict[str, list[int]]], version: int = 2
     ) -> dict[str, int]:
-        """Send AlterReplicaLogDirs and return the error of each partition."""
+        """Send AlterReplicaLogDirs and return the error of each partition.
+
+        `directories` contains partitions by topic, by the name or path of their target directory.
+        """
         dirs = [
             {
                 "Path": str(self.paths.get(where, where)),
@@ -122,7 +125,7 @@ def other_directory(place: str) -> str:
 
 
 def records_and_end(client: RawClient, name: str, partition: int = 0) -> Any:
-    """Return the number of records in the log, and the offset after the last batch."""
+    """Fetch from offset 0. Return the number of batches, the offset after them, and the last error code."""
     offset, batches = 0, 0
     while True:
         response = fetch(client, name, offset, partition=partition)
@@ -254,7 +257,10 @@ def moves_with_log_start_inside_a_batch(broker: Broker) -> Any:
 
 
 def throttle_moves(client: RawClient, bytes_per_second: int | None) -> None:
-    """Throttle moves. With 1 byte per second, the future replica gets one fetch and then waits."""
+    """Throttle moves, or remove the throttle if the rate is None.
+
+    With 1 byte per second, the future replica gets one fetch and then waits.
+    """
     change = {"Name": LIMIT, "ConfigOperation": 0, "Value": str(bytes_per_second)}
     if bytes_per_second is None:
         change = {"Name": LIMIT, "ConfigOperation": 1, "Value": None}
@@ -265,7 +271,7 @@ def throttle_moves(client: RawClient, bytes_per_second: int | None) -> None:
 
 @scenario(seconds=240)
 def slow_moves(broker: Broker) -> Any:
-    """Throttle a move. Then describe it, cancel it, delete the topic, and restart the broker."""
+    """Throttle a move, describe and cancel it, and restart the broker. Delete the topic during a move."""
     seen: dict[str, Any] = {}
     with log_dir_broker(broker) as own:
         with own.client() as client:
@@ -366,7 +372,7 @@ def cordoned(broker: Broker) -> Any:
 
 
 def responses_for_partition(client: RawClient, name: str, topic_id: bytes) -> dict[str, Any]:
-    """Return the response of each API for the topic's first partition, in its oldest and newest versions."""
+    """Send requests about the topic's first partition, some in several versions. Return the responses."""
     seen: dict[str, Any] = {}
     record = Batch([Record(b"more")], base_timestamp=1_700_000_000_000).encode()
     for version in (3, 12):
@@ -399,7 +405,8 @@ def normalize_offline_error(response: Any) -> Any:
     """Replace the error code of an offline partition by one name.
 
     If a partition was offline when the broker started, Apache Kafka returns KAFKA_STORAGE_ERROR, or
-    NOT_LEADER_OR_FOLLOWER with a leader. It depends on how the replica manager learned of the partition.
+    NOT_LEADER_OR_FOLLOWER with a leader. Which error Apache Kafka returns depends on how the replica manager
+    learned of the partition.
     """
     if isinstance(response, list):
         return [normalize_offline_error(one) for one in response]

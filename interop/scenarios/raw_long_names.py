@@ -39,7 +39,10 @@ def shorten(value: Any) -> Any:
 
 
 def observe(broker: Broker, requested: Iterator[tuple[str, str, int, Fields]]) -> Any:
-    """Send the requests and return each response. Reconnect only if the broker closes the connection."""
+    """Send the requests, each a label, API, version and fields. Return the shortened responses.
+
+    Reconnect only after a closed connection or a timeout.
+    """
     seen: dict[str, Any] = {}
     client = RawClient(broker.bootstrap)
     for what, api, version, fields in requested:

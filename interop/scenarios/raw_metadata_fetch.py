@@ -21,7 +21,7 @@ SMALL_SNAPSHOTS = {**IDLE_NODE, "metadata.log.max.record.bytes.between.snapshots
 
 
 def summarize_response(own: Broker, response: Any, end: int) -> Any:
-    """Return the epochs, offsets and errors in a response, and whether it contains records."""
+    """Replace ports, records, high watermarks and the log end offset `end` by comparable values."""
     if isinstance(response, str):
         return response
     for topic in response.get("Responses", ()):
@@ -131,7 +131,7 @@ PARTITION = {
 
 
 def log_ends(client: RawClient) -> list[int]:
-    """Wait until the log end offset no longer changes, and return it."""
+    """Wait until the high watermark of the metadata log no longer changes. Return a list with this offset."""
     requested = [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": 0}]}]
     found = [-1]
 

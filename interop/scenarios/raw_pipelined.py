@@ -73,7 +73,7 @@ def reads_after_writes(broker: Broker) -> Any:
 
 
 def send_together(broker: Broker, *requests: Request) -> list[Any]:
-    """Send all requests in one TCP segment, and return their responses."""
+    """Send all requests at once on a new connection, and return their responses."""
     frames = [encode_request(api, version, fields) for api, version, fields in requests]
     with RawClient(broker.bootstrap) as client:
         client.send_bytes(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
@@ -115,8 +115,8 @@ def delete_records_request(before: int) -> Request:
     return "DeleteRecords", 2, {"TimeoutMs": 5_000, "Topics": [{"Name": TOPIC, "Partitions": partitions}]}
 
 
-def commit_request(group: str, at: int) -> Request:
-    partitions = [{"PartitionIndex": 0, "CommittedOffset": at, "CommittedMetadata": ""}]
+def commit_request(group: str, offset: int) -> Request:
+    partitions = [{"PartitionIndex": 0, "CommittedOffset": offset, "CommittedMetadata": ""}]
     identity = {"GroupId": group, "GenerationIdOrMemberEpoch": -1, "MemberId": ""}
     return "OffsetCommit", 8, {**identity, "Topics": [{"Name": TOPIC, "Partitions": partitions}]}
 

@@ -40,7 +40,7 @@ def attempt(broker: Broker, topic: str, records: bytes | None, **fields: Any) ->
 
 @scenario()
 def invalid_batches(broker: Broker) -> Any:
-    """Produce batches with one invalid field each."""
+    """Produce valid batches, and batches with one invalid field or invalid records."""
     topic = "raw-produce-wrong"
     with RawClient(broker.bootstrap) as client:
         create_topic(client, topic)
@@ -116,7 +116,10 @@ def invalid_batches(broker: Broker) -> Any:
 
 
 def without_shifted_offsets(seen: dict[str, Any]) -> dict[str, Any]:
-    """Replace each offset by whether the batch was accepted, because earlier batches shift the offsets."""
+    """Replace each base offset by its distance from the previous one. Reduce the log to its batches.
+
+    If the brokers differ for one batch, all later offsets differ.
+    """
     previous = -1
     for response in seen.values():
         if isinstance(response, dict) and response.get("BaseOffset", -1) >= 0:
@@ -231,7 +234,7 @@ def requests_after_a_rejected_one(broker: Broker) -> Any:
         ]
         frames = [encode_request(api, version, fields) for api, version, fields in requests]
         with RawClient(broker.bootstrap) as client:
-            # All requests are in one TCP segment, so the broker has received all when it handles the first.
+            # All requests are sent at once, so the broker has received all when it handles the first.
             client.send_bytes(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
             responses.append(client.answer("Produce", 9))
     with RawClient(broker.bootstrap) as client:
@@ -262,7 +265,7 @@ def acks_zero(broker: Broker) -> Any:
         }
         client.send("Produce", 9, **request)
         client.send("Produce", 9, **request)
-        # The next response on the connection belongs to the next request with acks.
+        # The next response on the connection belongs to the next request that is not acks=0.
         seen["after"] = client.call("ApiVersions", 2)["ErrorCode"]
         seen["appended"] = comparable(fetch(client, topic, 0))["Responses"][0]["Partitions"][0][
             "HighWatermark"
@@ -287,7 +290,7 @@ def acks_zero(broker: Broker) -> Any:
 
 @scenario()
 def every_version(broker: Broker) -> Any:
-    """In each version, produce a valid batch, an invalid batch, and a batch to an unknown partition."""
+    """Produce a valid batch, an invalid batch, and a batch to an unknown topic, in each version."""
     seen: dict[str, Any] = {}
     topic = "raw-produce-versions"
     with RawClient(broker.bootstrap) as client:
@@ -325,7 +328,7 @@ def zstd_needs_version_7(broker: Broker) -> Any:
 
 
 def init_producer(client: RawClient) -> Any:
-    """Allocate a producer id. Retry, because the broker may not have its first block of ids yet."""
+    """Allocate a producer id. Retry for 5 s, because the broker may not have its first block of ids yet."""
     for _ in range(100):
         response = client.call("InitProducerId", 4, TransactionalId=None, TransactionTimeoutMs=60_000)
         if response["ErrorCode"] != 14:
@@ -458,7 +461,7 @@ def several_topics(broker: Broker) -> Any:
 
 @scenario()
 def connection_survives_errors(broker: Broker) -> Any:
-    """Use a connection again after each error. A decompression bomb must not harm the broker."""
+    """Produce a batch that decompresses to 200 MB, then a valid batch on the same connection."""
     topic = "raw-produce-survives"
     with RawClient(broker.bootstrap) as client:
         create_topic(client, topic)

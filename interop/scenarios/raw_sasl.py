@@ -235,7 +235,7 @@ def request_sizes(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def pipelined_authentication(broker: Broker) -> Any:
-    """Send all authentication requests and one other request in one TCP segment."""
+    """Send the authentication requests and Metadata requests at once. Send another request byte by byte."""
     seen: dict[str, Any] = {}
     handshake = encode_request("SaslHandshake", 1, {"Mechanism": PLAIN})
     metadata = encode_request("Metadata", 9, {"Topics": []})
@@ -502,7 +502,7 @@ def delegation_tokens(broker: Broker) -> Any:
 
 @scenario(seconds=120)
 def controller_listener(broker: Broker) -> Any:
-    """Authenticate to a controller, which must know its users before any broker has registered."""
+    """Use the controller listener with correct and wrong credentials, and without authentication."""
     seen: dict[str, Any] = {}
     node = (
         f'{PLAIN_MODULE} required username="alice" password="{USERS["alice"]}" user_alice="{USERS["alice"]}";'

@@ -65,7 +65,7 @@ SECONDS = 10.0
 
 @contextmanager
 def broker_with_sasl_listener(broker: Broker) -> Iterator[tuple[Broker, RawClient]]:
-    """Start a broker of the same kind that has a SASL listener, which no client uses."""
+    """Start a broker of the same kind that has a SASL listener. Yield the broker and a plaintext client."""
     own = type(broker)(FIRST)
     own.properties["listeners"] += f",SECURE://127.0.0.1:{free_port()}"
     own.properties["listener.security.protocol.map"] += ",SECURE:SASL_PLAINTEXT,MORE:SASL_PLAINTEXT"
@@ -78,7 +78,7 @@ def broker_with_sasl_listener(broker: Broker) -> Iterator[tuple[Broker, RawClien
 
 
 def described_configs(client: RawClient) -> list[Any]:
-    """Describe the keys in the order in which they are requested."""
+    """Describe the keys in `NAMES`, sorted by name."""
     return sorted(entries(client, BROKER, "1", NAMES), key=lambda entry: str(entry["Name"]))
 
 

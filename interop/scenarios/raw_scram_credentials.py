@@ -50,7 +50,10 @@ def by_user(response: Any) -> Any:
 
 
 def settled_credentials(client: RawClient, *names: str) -> Any:
-    """Describe users once the broker has applied all changes: it then knows a user that was created last."""
+    """Wait until the broker has applied all changes so far, and describe the users.
+
+    The broker has applied the changes when it knows a user that is created last.
+    """
     alter(client, [], [upsertion("mark")])
     until(lambda: not describe(client, "mark")["Results"][0]["ErrorCode"])
     seen = describe(client, *names)
@@ -151,7 +154,7 @@ TOKEN_REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
 
 @scenario()
 def unauthenticated_token_requests(broker: Broker) -> Any:
-    """Send delegation token requests on a listener without authentication."""
+    """Send delegation token requests on listeners without authentication."""
     seen: list[Any] = []
     for bootstrap in (broker.bootstrap, broker.controller_bootstrap):
         with RawClient(bootstrap) as client:

@@ -1,8 +1,8 @@
 """GetTelemetrySubscriptions and PushTelemetry (KIP-714).
 
-Both brokers must compute the same subscription ids, because a client keeps its id when it uses another
-broker. Each subscription matches only client instances of its scenario, so that scenarios do not affect each
-other.
+Both brokers must compute the same subscription ids, because a client keeps its subscription id when it
+connects to another broker. Each subscription matches only client instances of its scenario, so that scenarios
+do not affect each other.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MATCHES = (
 
 
 def client_instance_id(name: str) -> bytes:
-    """Return the client instance id for this name."""
+    """Return a client instance id that depends only on the name."""
     return uuid5(NAMESPACE, name).bytes
 
 
@@ -98,7 +98,7 @@ def unsubscribe(client: RawClient, name: str, settings: dict[str, str]) -> None:
 
 @scenario()
 def subscription_responses(broker: Broker) -> Any:
-    """Send GetTelemetrySubscriptions with new, known and unusual instance ids, and repeat too early."""
+    """Send GetTelemetrySubscriptions with new and known instance ids. Repeat requests too early."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         first = get(client, bytes(16))

@@ -40,7 +40,7 @@ def settings(**configs: str | None) -> list[dict[str, Any]]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait until the condition is true. The broker may need a moment after a response."""
+    """Wait until the condition is true, because the broker may apply changes later. Fail after `WAIT_S`."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, "the condition did not become true"
@@ -49,7 +49,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 @scenario()
 def create_topics(broker: Broker) -> Any:
-    """Create topics in every way, valid and invalid."""
+    """Create topics with valid and invalid names, partitions, replicas, assignments and configurations."""
     name = "raw-topics-create"
     requested: dict[str, list[dict[str, Any]]] = {
         "plain": [topic(f"{name}-plain")],
@@ -159,7 +159,7 @@ def creation_limits(broker: Broker) -> Any:
 
 @scenario()
 def growth_limits(broker: Broker) -> Any:
-    """Add partitions with more records than one request may write. Valid requests use validateOnly."""
+    """Validate additions of partitions that need as many records as one request may write, or more."""
     name = "raw-topics-growth"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -287,7 +287,7 @@ def create_partitions(broker: Broker) -> Any:
 
 @scenario()
 def metadata(broker: Broker) -> Any:
-    """In every version, request one topic, an unknown topic, no topic, and all topics."""
+    """Request one topic, an unknown topic, no topic, and all topics, in every version."""
     name = "raw-topics-metadata"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
@@ -344,7 +344,7 @@ def auto_creation(broker: Broker) -> Any:
         bad_names = ("", "a b", "..", "__cluster_metadata")
         for bad in bad_names:
             seen[f"name {bad!r}"] = request(bad, 9, AllowAutoTopicCreation=True)
-        # The broker creates topics in request order. So it has created none of the earlier topics.
+        # The broker creates topics in request order. When the last topic exists, it has rejected the others.
         request("raw-topics-auto-last", 9, AllowAutoTopicCreation=True)
         until(lambda: request("raw-topics-auto-last", 9, AllowAutoTopicCreation=False)["ErrorCode"] == 0)
         for bad in bad_names:
@@ -458,7 +458,7 @@ def alter_configs(broker: Broker) -> Any:
 
 @scenario()
 def cluster(broker: Broker) -> Any:
-    """Send DescribeCluster in every version, for brokers and for controllers."""
+    """Send DescribeCluster in every version, for brokers, controllers and an unknown endpoint type."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         for version in versions_of("DescribeCluster"):
