@@ -16,7 +16,7 @@ SECRET: Final = "(secret)"
 
 
 def configs_page(request: PageRequest) -> PageResult:
-    """Return the page of one resource's configuration, or the list of resources if `kind` is empty."""
+    """Return the page of one resource's configuration, or the list of resources if no kind is given."""
     kind, name = request.text("kind"), request.text("name")
     if not kind:
         topics = sorted(

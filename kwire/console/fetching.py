@@ -93,7 +93,7 @@ class LogOffsets(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """Result of a fetch."""
+    """The batches of a fetch, and the offsets of the partition at that time."""
 
     leader: int
     """Broker id of the leader that responded."""

@@ -48,7 +48,7 @@ class Guarded:
 def read_refusal(headers: Mapping[str, str]) -> str:
     """Return why a request from another site is rejected; empty if the request is allowed.
 
-    Other sites may link to pages, but must not embed or fetch them.
+    Other sites may link to pages, but must not load them as resources or from scripts.
     """
     site = headers.get("sec-fetch-site", "none")
     if site not in ("same-origin", "none") and headers.get("sec-fetch-mode") != "navigate":

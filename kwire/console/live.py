@@ -100,7 +100,10 @@ class Tail:
 
 
 class Events:
-    """A streaming ASGI response with the events of a tail. At its end, it closes the tail."""
+    """A streaming ASGI response with the events of a tail.
+
+    When the response ends, it closes the tail and calls `on_end`.
+    """
 
     def __init__(self, tail: Tail, on_end: Callable[[], None], limiter: trio.CapacityLimiter) -> None:
         self._tail = tail

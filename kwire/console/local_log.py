@@ -1,9 +1,9 @@
-"""Search for a key in the segments of this broker, without requests to it.
+"""Search for a key in the segments of this broker, without requests to the broker.
 
 A key search reads many batches and returns few records. With fetches, the search would delay producers in the
 broker's event loop. This module reads files only below a high watermark that this broker returned as the
-leader. Below it, the log changes only by compaction and retention. The console fetches the batches that may
-contain the key, and the batches that cannot be read here, so no error of this module is reported.
+leader. Below that offset, only compaction and retention change the log. The console fetches the batches that
+may contain the key, and the batches that cannot be read here, so no error of this module is reported.
 """
 
 from __future__ import annotations

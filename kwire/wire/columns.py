@@ -60,7 +60,7 @@ class Columns(NamedTuple):
 
 
 def decode(data: Buffer, batches: Batches, *, fields: Collection[str] = KEY_AND_VALUE) -> Columns:
-    """Decode the records of batches in `data`, whose positions must ascend.
+    """Decode the records of batches in `data`. The positions of the batches must ascend.
 
     `fields` selects the columns key, value and headers. CRCs are not checked. The batches must have at most
     MAX_BYTES decompressed bytes. Raises UnreadableBatch for a batch that does not decompress, or CorruptBatch

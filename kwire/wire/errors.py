@@ -201,7 +201,7 @@ DEFAULT_MESSAGES = {
         "was sent to an incompatible broker. See the broker logs for more details."
     ),
 }
-"""Apache Kafka's messages for errors without a message of their own, for responses that must have one."""
+"""Apache Kafka's messages for errors without a message, in responses that always have an error message."""
 
 
 class WireError(Exception):

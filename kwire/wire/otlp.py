@@ -199,7 +199,7 @@ def _metric_points(message: _ProtobufReader, span: Span, labels: Sequence[Label]
         if tag == _FIRST:
             points.append(value)
         elif is_sum and tag == _TEMPORALITY:
-            kind = PointKind.DELTA if value[0] == _DELTA else PointKind.TOTAL  # also without a temporality
+            kind = PointKind.DELTA if value[0] == _DELTA else PointKind.TOTAL  # also if it is unspecified
         elif is_sum and tag == _IS_MONOTONIC:
             is_monotonic = bool(value[0])
     for point in points:

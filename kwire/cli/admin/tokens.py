@@ -65,7 +65,7 @@ def _create(cluster: CommandClient, options: Namespace, output: Output) -> None:
     owner = None if options.owner is None else _user(options.owner)
     lifetime_ms = _parse_period_ms(options.lifetime, "--lifetime")
     token = create_token(cluster, owner, [_user(name) for name in options.renewer], lifetime_ms)
-    # Print the token first: its password cannot be requested again.
+    # Print the token before the wait, which the user may interrupt: the token already exists.
     if output.as_json:
         output.document([{**_row(token), "password": token.password}])
     else:

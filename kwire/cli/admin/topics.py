@@ -246,7 +246,7 @@ def _has_leaders(topic: MetadataResponseTopic) -> bool:
 
 
 def _summary(partitions: int, replicas: int) -> str:
-    """Return the size of a created topic, if the broker returned it (KIP-525)."""
+    """Return the counts of a created topic as text; empty if the broker did not return them (KIP-525)."""
     if partitions < 0:
         return ""
     return f" with {plural(partitions, 'partition')}, {plural(replicas, 'replica')} each"
@@ -364,7 +364,10 @@ def _trim(cluster: CommandClient, options: Namespace, output: Output) -> None:
 
 
 def _find_topics(cluster: CommandClient, patterns: Sequence[str]) -> list[MetadataResponseTopic]:
-    """Return the topics that match a pattern. Raises CommandError for a pattern without a match."""
+    """Return the topics that match a pattern; without patterns, all topics.
+
+    Raises CommandError for a pattern without a match, or ApiError for a topic with an error.
+    """
     topics = sorted(cluster.metadata(None).topics, key=lambda topic: topic.name or "")
     for topic in topics:
         raise_for_code(topic.error_code, None, f"topic {topic.name}")

@@ -320,7 +320,7 @@ class ClusterDirectory:
             _format(unfinished, rng, cluster_id, voters if CONTROLLER in roles else "")
 
     def _finish(self) -> None:
-        """Rename the properties of nodes that are formatted, voters last.
+        """Rename the properties of nodes that are formatted.
 
         An 'up' that was interrupted before the first rename starts over, since no node has run. After the
         first rename, all initial voters are formatted, and 'up' continues.
@@ -371,7 +371,7 @@ def describe_running(nodes: Sequence[ClusterNode]) -> str:
 
 
 def stop(nodes: Sequence[ClusterNode], has_majority: Callable[[], bool]) -> None:
-    """Shut down nodes cleanly, brokers first. Raises CommandError if some are still running.
+    """Shut down nodes cleanly, brokers first. Raises CommandError if some still run after STOP_SECONDS.
 
     A controlled shutdown needs an active controller. When only the last combined nodes run, there is no
     active controller, so these nodes get a second signal, which ends them at once.

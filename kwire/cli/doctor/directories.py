@@ -55,7 +55,7 @@ def findings(config: BrokerConfig, now_ms: int) -> Iterator[Finding]:
 
 
 def is_in_use(config: BrokerConfig) -> bool:
-    """Return whether a broker runs on one of the directories."""
+    """Return whether a running broker has locked one of the log directories."""
     return any(_is_locked(RealDisk(), directory) for directory in config.log_dirs)
 
 

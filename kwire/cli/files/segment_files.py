@@ -28,7 +28,7 @@ PROBLEM: Final = "problem"
 
 
 class SegmentFilter(NamedTuple):
-    """Selection and decoding of a segment's records."""
+    """Selection and decoding of a segment's records, from offset `first` to offset `last`."""
 
     records: bool
     kind: str | None

@@ -100,7 +100,7 @@ def format_line(value: object) -> str:
 
 
 def as_json(value: object) -> str:
-    """Return one line of JSON, with bytes as hex and other types as text."""
+    """Return one line of JSON. Bytes become hex, and other types that JSON lacks become text."""
     return json.dumps(value, ensure_ascii=False, default=_text_of_other)
 
 

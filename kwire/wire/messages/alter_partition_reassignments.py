@@ -20,7 +20,7 @@ class ReassignableTopic(Message):
 
 
 class ReassignablePartition(Message):
-    """A partition and its new replicas; null cancels its reassignment."""
+    """A partition and its new replicas. Null replicas cancel the ongoing reassignment."""
 
     partition_index: Int32 = field()
     replicas: list[Int32] | None = field(nullable="0+", default=None)
