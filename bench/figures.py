@@ -41,7 +41,7 @@ class Samples:
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """Return the smallest value that is at least as large as `percent` percent of the values."""
+    """Return the percentile by the nearest-rank method, which is always one of the values."""
     ordered = sorted(values)
     rank = -(-len(ordered) * percent // 100)
     return ordered[max(0, int(rank) - 1)]

@@ -107,7 +107,7 @@ def old_kafka_jars() -> Path:
 
 @cache
 def spark_jars() -> list[Path]:
-    """Return the jars that format("kafka") needs in addition to the jars of PySpark."""
+    """Return the jars of Spark's Kafka connector, without those that PySpark already contains."""
     require_java()
     with alone_in_target():
         jars = sorted(fetch_jars(HERE / "spark" / "pom.xml", SPARK_JARS).glob("*.jar"))

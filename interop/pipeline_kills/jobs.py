@@ -72,7 +72,7 @@ class KillSetup:
 
     def of(self, *topics: str) -> Records:
         """Return the records of these source topics."""
-        return {place: records for place, records in self.truth.items() if place[0] in topics}
+        return {partition: records for partition, records in self.truth.items() if partition[0] in topics}
 
 
 @dataclass
@@ -85,7 +85,8 @@ class Job(ABC):
     victims: ClassVar[tuple[str, ...]] = VICTIMS
     """The kinds of processes that can be killed during the job."""
     setup: KillSetup
-    place: Path
+    work_directory: Path
+    """The directory for the configuration, log, checkpoint and output of the job."""
     trial: str
     """A text that makes the names of topics, groups and transactional ids unique."""
     findings: list[Finding] = field(default_factory=list)
@@ -155,7 +156,7 @@ class ArchiveJob(Job):
 
     @property
     def archive(self) -> Path:
-        return self.place / "archive"
+        return self.work_directory / "archive"
 
     def source(self) -> dict[str, Any]:
         return self.kafka_input(FLIGHTS, BOOKINGS)
@@ -240,7 +241,7 @@ class TopicJob(Job):
         findings = check_same(self.setup.of(*self.same), found, self.suffix)
         for topic in self.mapped:
             filled = topic + self.suffix
-            maps = {place: one for place, one in found.items() if place[0] == filled + MAP_SUFFIX}
+            maps = {partition: one for partition, one in found.items() if partition[0] == filled + MAP_SUFFIX}
             for partition in range(PARTITIONS[topic]):
                 try:
                     entries = read_entries(maps, partition, self.trial)
@@ -301,7 +302,7 @@ class RestoreDirectoryJob(Job):
 
     @property
     def directory(self) -> Path:
-        return self.place / "data"
+        return self.work_directory / "data"
 
     def config(self) -> dict[str, Any]:
         restore = {
@@ -318,7 +319,7 @@ class RestoreDirectoryJob(Job):
         return files_below(self.directory)
 
     def check(self) -> list[Finding]:
-        leftovers = [path for path in self.place.iterdir() if path.name.startswith(".")]
+        leftovers = [path for path in self.work_directory.iterdir() if path.name.startswith(".")]
         findings = [Finding(UNLISTED, str(path)) for path in leftovers]
         broker = Kwire()
         try:
@@ -350,7 +351,7 @@ class MirrorJob(TopicJob):
         source["options"]["maxOffsetsPerTrigger"] = str(STEP_OFFSETS)
         mirror = {
             "job": self.trial,
-            "checkpoint": str(self.place / "checkpoint"),
+            "checkpoint": str(self.work_directory / "checkpoint"),
             "suffix": self.suffix,
             "groups": "",
             "client": self.client(),
@@ -358,7 +359,7 @@ class MirrorJob(TopicJob):
         return {"input": source, "mirror": mirror}
 
     def steps(self, rng: Random) -> list[Step]:
-        return [*super().steps(rng), *stream_steps(self.place / "checkpoint", STEPS, rng)]
+        return [*super().steps(rng), *stream_steps(self.work_directory / "checkpoint", STEPS, rng)]
 
 
 class WindowsJob(Job):
@@ -377,7 +378,7 @@ class WindowsJob(Job):
         windows = {
             "topic": self.topic,
             "partitions": 2,
-            "checkpoint": str(self.place / "checkpoint"),
+            "checkpoint": str(self.work_directory / "checkpoint"),
             "group": "carrier",
             "window": "1 day",
             # No event may be late, because the number of late events depends on the micro-batches.
@@ -390,7 +391,7 @@ class WindowsJob(Job):
     def steps(self, rng: Random) -> list[Step]:
         data = self.setup.broker.log_dir
         return [
-            *stream_steps(self.place / "checkpoint", FLIGHTS_STEPS, rng),
+            *stream_steps(self.work_directory / "checkpoint", FLIGHTS_STEPS, rng),
             *delivery_steps(data, self.topic, WINDOWS_BYTES, rng),
         ]
 

@@ -101,7 +101,7 @@ def prepare_setup() -> Iterator[KillSetup]:
         job = JOBS["archive"](found, directory / "prepared", "prepared")
         written = directory / "classes.jsa"
         jvm = "" if CLASSES.exists() else f"-XX:ArchiveClassesAtExit={written}"
-        ended = run_to_end(job.command, job.config(), job.place, jvm)
+        ended = run_to_end(job.command, job.config(), job.work_directory, jvm)
         if ended and written.exists():
             shutil.move(written, CLASSES)
         wrong = job.check()
@@ -118,22 +118,25 @@ def _client(broker: Kwire) -> dict[str, str]:
     return {"bootstrap.servers": broker.bootstrap}
 
 
-def at(place: Path, jvm: str = "") -> dict[str, str]:
-    """Return the environment variables of a job that keeps Spark's work files below `place`."""
+def job_environment(directory: Path, jvm: str = "") -> dict[str, str]:
+    """Return the environment variables of a job that keeps Spark's work files below `directory`.
+
+    `jvm` are additional options of the job's JVMs, separated by spaces.
+    """
     return {
         **environment(jvm),
-        "SPARK_WORKER_DIR": str(place / "workers"),
-        "SPARK_LOCAL_DIRS": str(place / "local"),
+        "SPARK_WORKER_DIR": str(directory / "workers"),
+        "SPARK_LOCAL_DIRS": str(directory / "local"),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
 
 
 def start(
-    command: str, config: Mapping[str, Any], place: Path, master: str = LOCAL, jvm: str = ""
+    command: str, config: Mapping[str, Any], directory: Path, master: str = LOCAL, jvm: str = ""
 ) -> JobProcess:
     """Start a job of the pipeline and return its process."""
-    place.mkdir(parents=True, exist_ok=True)
-    path = place / f"{command}.toml"
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{command}.toml"
     path.write_text(toml(config), encoding="utf-8")
     arguments = [
         spark_python(),
@@ -145,15 +148,15 @@ def start(
         "--master",
         master,
     ]
-    return JobProcess(arguments, at(place, jvm), place, place / f"{command}.log")
+    return JobProcess(arguments, job_environment(directory, jvm), directory, directory / f"{command}.log")
 
 
-def run_to_end(command: str, config: Mapping[str, Any], place: Path, jvm: str = "") -> bool:
+def run_to_end(command: str, config: Mapping[str, Any], directory: Path, jvm: str = "") -> bool:
     """Run a job. Return whether its JVM exited after the job had ended.
 
     Raises RuntimeError if the job fails.
     """
-    process = start(command, config, place, jvm=jvm)
+    process = start(command, config, directory, jvm=jvm)
     try:
         status = process.wait(JOB_S)
         if status != 0:
@@ -168,8 +171,8 @@ def run(setup: KillSetup, name: str, victim: str, seed: int, *, audited: bool) -
     begun = time.monotonic()
     rng = Random(f"{name}/{victim}/{seed}")
     trial = f"{name}-{victim}-{seed}"
-    place = Path(tempfile.mkdtemp(prefix=f"{trial}-", dir=setup.directory))
-    job = JOBS[name](setup, place, trial)
+    directory = Path(tempfile.mkdtemp(prefix=f"{trial}-", dir=setup.directory))
+    job = JOBS[name](setup, directory, trial)
     kills = [
         [
             (victim, choose_kill_point(job.steps(rng), rng, LONGEST_PAUSE_S))
@@ -182,7 +185,7 @@ def run(setup: KillSetup, name: str, victim: str, seed: int, *, audited: bool) -
     findings = done.go(audited)
     log = done.log() if findings else ""
     if not findings and not os.environ.get("INTEROP_KEEP"):
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
     seconds = time.monotonic() - begun
     return Report(name, victim, seed, done.killed, done.missed, done.starts, seconds, findings, log)
 
@@ -223,13 +226,15 @@ class _Trial:
         return self._findings
 
     def log(self) -> str:
-        return "".join(path.read_text(errors="replace")[-6000:] for path in self.job.place.glob("*.log"))
+        return "".join(
+            path.read_text(errors="replace")[-6000:] for path in self.job.work_directory.glob("*.log")
+        )
 
     def _start(self, kills: list[list[tuple[str, KillPoint]]]) -> JobProcess:
         """Start the job. If an executor will be killed, run the executors in separate JVMs."""
         victims = {victim for together in kills for victim, _ in together}
         master = EXECUTORS if EXECUTOR in victims else LOCAL
-        return start(self.job.command, self.job.config(), self.job.place, master)
+        return start(self.job.command, self.job.config(), self.job.work_directory, master)
 
     def _until_done(self) -> bool:
         running: list[JobProcess] = []
@@ -291,7 +296,7 @@ class _Trial:
         config = self.job.audit()
         if not config:
             return
-        process = start("audit", config, self.job.place)
+        process = start("audit", config, self.job.work_directory)
         self._end(process, "the audit")
 
 

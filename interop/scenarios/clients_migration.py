@@ -103,10 +103,11 @@ def all_read(values: list[str], members: list[GroupConsumer]) -> bool:
 def upgrade_and_downgrade(
     broker: Broker, group: str, classic: list[GroupConsumer], new: type[GroupConsumer], **settings: Any
 ) -> Any:
-    """Replace two classic members by members of the consumer protocol, and these by a classic member.
+    """Migrate a group from the classic to the consumer protocol and back, one member at a time.
 
-    All new members have the class `new`. `settings` are those of the last, classic member. The group and its
-    topic have the same name.
+    The group starts with two classic members. Two members of class `new` with the consumer protocol replace
+    them, and one classic member of class `new` with `settings` replaces these. The group and its topic have
+    the same name.
     """
     seen: dict[str, Any] = {}
     removed: list[GroupConsumer] = []

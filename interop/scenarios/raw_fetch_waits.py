@@ -91,7 +91,10 @@ def timed_fetch(
 
 @scenario(seconds=120)
 def min_bytes_across_segments(broker: Broker) -> Any:
-    """Fetch from each offset of three segments, with a MinBytes of 1 or more than the available bytes."""
+    """Fetch from each offset of three segments and beyond, with MinBytes 1 or more than is available.
+
+    Two offsets are also fetched with a small PartitionMaxBytes.
+    """
     topic = "raw-waits-segments"
     seen: dict[str, Any] = {}
     with topic_of_small_segments(broker, topic) as client:

@@ -40,7 +40,10 @@ class Offsets:
         return sorted(list(row) for row in per_task)
 
     def run(self, name: str, **options: Any) -> Any:
-        """Run a stream until it has read everything. Return record count and end offsets per micro-batch."""
+        """Run a stream up to the end offsets at its start.
+
+        Return the record count and the end offsets of each micro-batch that has records.
+        """
 
         def drain() -> Any:
             return self.drain(stream(self.spark, self.bootstrap, **options), name)

@@ -22,7 +22,10 @@ def transactions_page(request: PageRequest) -> PageResult:
 
 
 def transaction_page(request: PageRequest) -> PageResult:
-    """Return the page of a transactional id and its transaction. Raises ApiError if the id is unknown."""
+    """Return the page of one transactional id, with the state that its transaction coordinator describes.
+
+    Raises ApiError if the coordinator does not know the id.
+    """
     state = describe_transaction(request.cluster, request.text("id"))
     began_ms = state.transaction_start_time_ms
     return Page(

@@ -71,7 +71,7 @@ class ServedNode(FrameHandler, Protocol):
 
 
 class ConnectionOwner(Protocol):
-    """The owner of connections (`SocketServer`, `PeerConnections`), with the objects that they share."""
+    """The owner of connections (`SocketServer`, `PeerConnections`), with what its connections share."""
 
     @property
     def loop(self) -> Loop: ...

@@ -444,7 +444,10 @@ class TransactionStateMachine:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
 
     def _check_no_concurrent_transaction(self, transaction: TransactionMetadata | None) -> None:
-        """Raise ApiError CONCURRENT_TRANSACTIONS if markers are pending or the id is blocked."""
+        """Check that no markers of the transaction are pending, and that its transactional id is not blocked.
+
+        Otherwise raise ApiError CONCURRENT_TRANSACTIONS, which clients retry.
+        """
         if transaction is not None and (
             transaction.is_ending or transaction.transactional_id in self._blocked_ids
         ):

@@ -374,11 +374,12 @@ def start(spark: SparkSession, mirror: Mirror) -> StreamingQuery:
 
 
 class Outcome(NamedTuple):
-    """The progress of partitions and consumer groups at the end of a run."""
+    """The progress of the mirror at the end of a run."""
 
     partitions: list[MirroredPartition]
+    """How far each source partition is copied."""
     groups: list[TranslatedOffset]
-    """The result of the last translation of group offsets."""
+    """The group offsets of the last translation. Empty if no groups are mirrored."""
 
 
 def run(

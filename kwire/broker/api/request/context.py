@@ -365,7 +365,11 @@ class RequestContext:
         self.complete_encoded(encoded)
 
     def complete_encoded(self, pieces: list[Buffer | Region]) -> None:
-        """Complete the request with an encoded response. The pieces start with the response's size prefix."""
+        """Complete the request with an encoded response.
+
+        `pieces` are sent one after the other. The caller has put the size prefix into the first piece, as
+        `encode_response` does.
+        """
         assert self.state == _PENDING, f"a second response to {self.header}"
         self.state = _READY
         self.request = None
