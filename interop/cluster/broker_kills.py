@@ -52,9 +52,9 @@ def kill_in_turn(
 ) -> list[float]:
     """Kill brokers in turn. Return the time after each kill until the programs made progress, in seconds.
 
-    `works` must return once the programs have made progress. The function calls it before each kill, while
-    the broker is down, and after the restart. `meanwhile` is called with the number of the kill right after
-    the kill.
+    `works` must wait until the programs have made progress. `kill_in_turn` calls `works` before each kill,
+    while the broker is down, and after the restart. It calls `meanwhile` with the number of the kill right
+    after each kill.
     """
     victims = _killable(cluster)
     gaps = []

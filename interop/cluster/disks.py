@@ -27,10 +27,7 @@ class DiskUnavailable(Exception):
 
 class Disk:
     def __init__(self) -> None:
-        """Create and mount the disk.
-
-        Raises DiskUnavailable, or RuntimeError if disks are available but a command fails.
-        """
+        """Create and mount the disk. Raises DiskUnavailable if a command fails."""
         self._home = Path(tempfile.mkdtemp(prefix="interop-disk-"))
         self._image = self._home / "image"
         self._filler = self._home / "disk" / "filler"

@@ -28,7 +28,10 @@ class Identity(NamedTuple):
 def find_client_resends(
     bootstrap: str, login: Login | None, records: Iterable[Read]
 ) -> dict[bytes, list[Identity]]:
-    """Return the values that are at several offsets, each under another identity, with these identities."""
+    """Return the values that a partition contains several times, each time under another identity.
+
+    The identities of a value are in the order of `records`.
+    """
     offsets: dict[tuple[Partition, bytes], list[int]] = defaultdict(list)
     for place, offset, value in records:
         offsets[place, value].append(offset)
@@ -42,7 +45,7 @@ def find_client_resends(
 
 
 def identity(bootstrap: str, login: Login | None, place: Partition, offset: int) -> Identity:
-    """Return the identity of the batch with this offset, as the partition's leader returns the batch."""
+    """Fetch the batch that contains an offset from the partition's leader, and return its identity."""
     topic, partition = place
     with connect(bootstrap.partition(",")[0], login) as client:
         response = client.call("Metadata", 9, Topics=[{"Name": topic}], AllowAutoTopicCreation=False)

@@ -34,15 +34,15 @@ from interop.tools import a_file
 from kwire.testing.history import UNKNOWN_OFFSET, History, Partition
 
 PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL)
-"""Errors that a transactional producer reports for the records of a transaction that it discarded."""
+"""Delivery errors of records in a transaction that a transactional producer has discarded."""
 PAUSE_S = 0.01
 """The pause between two sends of a producer, in seconds."""
 END_SECONDS = 60.0
 """The time limit for a client to make progress or to stop, in seconds."""
-WORDS: Final[dict[str, Any]] = (
+LOG_SETTINGS: Final[dict[str, Any]] = (
     {"debug": os.environ["INTEROP_DEBUG"]} if "INTEROP_DEBUG" in os.environ else {"log_level": 0}
 )
-"""librdkafka's debug contexts in INTEROP_DEBUG, such as `eos`, log to standard error. Default: no log."""
+"""librdkafka logs only if INTEROP_DEBUG has debug contexts such as `eos`, and then to standard error."""
 
 
 class Load:
@@ -116,7 +116,7 @@ class Load:
             self.history.expect_all_read(client.name)
 
     def check(self) -> None:
-        """Raise AssertionError if a client reported an error or the history contains an anomaly."""
+        """Check that no client reported an error and that the history contains no anomaly."""
         found = [*self.errors, *map(str, self.history.anomalies())]
         assert not found, "\n" + "\n".join(found)
 
@@ -162,8 +162,11 @@ class Client(ABC):
     def report_error(self, what: str) -> None:
         self.load.errors.append(f"{self.name}: {what}")
 
-    def next(self, number: int, **more: Any) -> tuple[int, bytes]:
-        """Record in the history that this record is sent. Return its partition and value."""
+    def on_send(self, number: int, **more: Any) -> tuple[int, bytes]:
+        """Record in the history that record `number` is sent next. Return its partition and value.
+
+        `more` are further arguments of `History.on_send`.
+        """
         partition = number % self.load.partitions
         value = f"{self.name} {number}".encode()
         self.load.history.on_send(self.name, (self.load.topic, partition), value, **more)
@@ -199,7 +202,7 @@ class ConfluentWriter(Client):
         producer = Producer({**self.load.of_librdkafka, "enable.idempotence": True})
         number = 0
         while not self.stopping.is_set():
-            partition, value = self.next(number)
+            partition, value = self.on_send(number)
             producer.produce(self.load.topic, value, partition=partition, on_delivery=self._delivered)
             producer.poll(PAUSE_S)
             number += 1
@@ -213,7 +216,7 @@ class ConfluentWriter(Client):
 
 
 class TransactionalWriter(Client):
-    """librdkafka's transactional producer, with a few records per transaction. Every seventh is aborted.
+    """librdkafka's transactional producer: four records per transaction, every seventh transaction aborted.
 
     If the producer aborts a transaction that the coordinator has not started, while the previous transaction
     is incomplete, the coordinator returns INVALID_TXN_STATE, as in Apache Kafka. This is fatal for the
@@ -257,7 +260,7 @@ class TransactionalWriter(Client):
                 # By default, librdkafka waits a minute for a paused coordinator. The records would time out
                 # within the same minute.
                 "socket.timeout.ms": 15_000,
-                **WORDS,
+                **LOG_SETTINGS,
             }
         )
         self._again(producer.init_transactions)
@@ -266,7 +269,7 @@ class TransactionalWriter(Client):
     def _write(self, producer: Producer, transaction: int, title: str) -> None:
         producer.begin_transaction()
         for number in range(4 * transaction, 4 * transaction + 4):
-            partition, value = self.next(number, transaction=title)
+            partition, value = self.on_send(number, transaction=title)
             producer.produce(self.load.topic, value, partition=partition, on_delivery=self._delivered)
             producer.poll(PAUSE_S)
         if aborts := transaction % 7 == 0:
@@ -275,7 +278,7 @@ class TransactionalWriter(Client):
         self.load.history.on_transaction_end(title, committed=not aborts)
 
     def _again(self, call: Any) -> None:
-        """Call again after a retriable error, as librdkafka's documentation says. Raise all other errors."""
+        """Run `call` until it succeeds. Retries retriable errors for END_SECONDS, and raises all others."""
         deadline = time.monotonic() + END_SECONDS
         while True:
             try:
@@ -303,7 +306,7 @@ class PythonWriter(Client):
         producer = KafkaProducer(**self.load.of_python)
         number = 0
         while not self.stopping.is_set():
-            partition, value = self.next(number)
+            partition, value = self.on_send(number)
             future = producer.send(self.load.topic, value, partition=partition)
             future.add_callback(lambda found, value=value: self.on_ack(value, found.offset))
             future.add_errback(lambda error: self.report_error(f"{type(error).__name__}: {error}"))
@@ -332,7 +335,7 @@ class AioWriter(Client):
         sends: set[asyncio.Task[None]] = set()
         number = 0
         while not self.stopping.is_set():
-            partition, value = self.next(number)
+            partition, value = self.on_send(number)
             # The order of the records is the order in which calls of `send` return, so the calls are
             # sequential.
             future = await producer.send(self.load.topic, value, partition=partition)

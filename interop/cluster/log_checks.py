@@ -83,7 +83,7 @@ EXPECTED: Final = re.compile(
 
 
 def unexpected_lines(node: Broker, also: str = "(?!)") -> list[str]:
-    """Return the unexpected WARN and ERROR lines, each with the next line, which has the exception.
+    """Return the unexpected WARN and ERROR lines, each with the next line, which may name the exception.
 
     `also` is a pattern of further expected lines. For kwire, only ERROR lines are unexpected.
     """

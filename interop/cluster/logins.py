@@ -74,7 +74,7 @@ class Logins(NamedTuple):
     client: Login
 
     def properties(self) -> dict[str, str]:
-        """Return the properties of every node."""
+        """Return the SASL properties, which are the same for every node."""
         mechanism, controllers = self.between_brokers.mechanism, self.to_controllers.mechanism
         users_by_listener = {
             BROKERS_LISTENER: [self.between_brokers, self.client],
@@ -107,7 +107,7 @@ class Logins(NamedTuple):
 
 
 def logins(between_brokers: str, to_controllers: str) -> Logins:
-    """Return users for these two kinds of connections, with these mechanisms. Clients use PLAIN."""
+    """Return users. The arguments are the mechanisms of two kinds of connections. Clients use PLAIN."""
     return Logins(
         Login("broker", "broker-secret", between_brokers),
         Login("quorum", "quorum-secret", to_controllers),
@@ -116,10 +116,7 @@ def logins(between_brokers: str, to_controllers: str) -> Logins:
 
 
 def log_in(client: RawClient, login: Login) -> None:
-    """Authenticate with PLAIN.
-
-    Raises AssertionError with the server's message if the authentication fails.
-    """
+    """Authenticate with PLAIN. Raises AssertionError with the response if this fails."""
     response = client.call("SaslHandshake", 1, Mechanism=PLAIN)
     assert response["ErrorCode"] == 0, response
     said = f"\0{login.username}\0{login.password}".encode()

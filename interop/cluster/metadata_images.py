@@ -12,9 +12,9 @@ from kwire.wire.records.metadata import RegisterBrokerRecord, RegisterController
 
 
 def image_at(home: Path, last_offset: int) -> list[str]:
-    """Return the records of the image up to an offset, as sorted text.
+    """Return the records of the image at `last_offset`, as sorted text. `home` is the log's directory.
 
-    They come from the newest snapshot that ends at or before the offset, and from the log after the snapshot.
+    The records come from the newest snapshot that has no later offset, and from the log after the snapshot.
     """
     ends = {int(path.name.partition("-")[0]): path for path in home.glob("*-*.checkpoint")}
     start = max((end for end in ends if end <= last_offset + 1), default=0)
@@ -33,7 +33,7 @@ def image_at(home: Path, last_offset: int) -> list[str]:
 
 
 def normalized_repr(record: object) -> str:
-    """Return a record as text, with its features sorted: Apache Kafka writes features in arbitrary order."""
+    """Return a record as text. Sorts its features, which Apache Kafka writes in arbitrary order."""
     if isinstance(record, RegisterBrokerRecord):
         record.features.sort(key=lambda feature: feature.name)
     if isinstance(record, RegisterControllerRecord):

@@ -92,10 +92,7 @@ def create_network() -> Network:
 
 
 def ip(*arguments: str) -> None:
-    """Run the command `ip` of iproute2.
-
-    Raises RuntimeError if the command fails.
-    """
+    """Run the command `ip` of iproute2. Raises RuntimeError if the command fails."""
     done = subprocess.run(("ip", *arguments), check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"'ip {' '.join(arguments)}' failed: {done.stderr.strip()}")

@@ -32,7 +32,7 @@ FEATURES: Final = ("--feature", "share.version=0", "--feature", "streams.version
 """kwire does not support these features. If they were enabled, brokers of kwire could not register."""
 WAIT_SECONDS: Final = 60.0
 KEPT_LOG_BYTES: Final = 2 << 20
-"""The size of the end of each node's log that is saved if a scenario fails: about ten thousand lines."""
+"""If a scenario fails, this many bytes at the end of each node's log are saved: about 10,000 lines."""
 SETTINGS: Final = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
@@ -118,7 +118,7 @@ class Cluster:
         network: Network | None = None,
         logins: Logins | None = None,
     ) -> None:
-        """Create the nodes. `first_voters` are the ids of the controllers that are voters from the start."""
+        """Create the nodes. `first_voters` are the ids of the initial voters (default: all controllers)."""
         self.nodes: dict[int, Broker] = {
             node_id: member.kind({**SETTINGS, **(overrides or {}), "node.id": str(node_id)})
             for node_id, member in enumerate(members, 1)
@@ -203,8 +203,8 @@ class Cluster:
             node.wait_until_serving(pause_s=0.1)
         self.wait_until_unfenced(*(each for each in self.brokers if each not in without))
 
-    def lose_power(self) -> None:
-        """Kill all nodes, and then start all of them again."""
+    def kill_and_restart_all(self) -> None:
+        """Kill all nodes with SIGKILL, and then start all of them again."""
         for node in self.nodes.values():
             if node.process is not None:
                 node.process.kill()
@@ -270,7 +270,10 @@ class Cluster:
         *,
         expected: Collection[int] = (0,),
     ) -> None:
-        """Create a topic through one broker. The error code of its response must be in `expected`."""
+        """Create a topic through the broker `queried_id`, and wait until all its replicas are in sync.
+
+        `assigned` is that of `make_topic`. `expected` are the accepted error codes.
+        """
         topic = {
             "Name": name,
             "NumPartitions": -1,
@@ -307,7 +310,8 @@ class Cluster:
     def metadata(self, *topics: str, queried_id: int | None = None, everything: bool = False) -> Fields:
         """Return the Metadata response for these topics, or for all topics with `everything`.
 
-        `queried_id` is the broker to query. If it is None, the first broker that responds is used.
+        `queried_id` is the broker to query (default: the first that responds). Raises ConnectionError without
+        a response.
         """
         wanted = [{"TopicId": bytes(16), "Name": name} for name in topics]
         error: Exception | None = None
@@ -346,7 +350,10 @@ class Cluster:
         return leader_id
 
     def quorum(self, queried_id: int) -> Fields:
-        """Return a voter's DescribeQuorum response: LeaderId, LeaderEpoch, HighWatermark, replicas."""
+        """Return the partition in a voter's DescribeQuorum response: LeaderId, HighWatermark and others.
+
+        Raises LookupError if the voter knows no active controller.
+        """
         partitions = [{"TopicName": "__cluster_metadata", "Partitions": [{"PartitionIndex": 0}]}]
         with self.connect(self.nodes[queried_id].controller_bootstrap, timeout_s=3.0) as client:
             answer = client.call("DescribeQuorum", 2, Topics=partitions)
@@ -356,7 +363,7 @@ class Cluster:
         return found
 
     def active_controller(self, *, than: int = 0) -> int:
-        """Return the id of the active controller. Wait until it is not `than`."""
+        """Wait until a controller other than `than` is active, and return its id."""
         found: list[int] = []
 
         def is_so() -> bool:
@@ -373,7 +380,7 @@ class Cluster:
         return found[0]
 
     def wait_until_unfenced(self, *broker_ids: int) -> None:
-        """Wait until these brokers, and one other broker, have all of `broker_ids` in their metadata."""
+        """Wait until the metadata of these brokers, and of the first broker, contains all of `broker_ids`."""
 
         def is_so() -> bool:
             return all(
@@ -407,7 +414,7 @@ class Cluster:
         wait_until(is_so, f"the replicas of {topic} are not all in sync")
 
     def wait_until_out_of_sync(self, node_id: int) -> None:
-        """Wait until the node is in no ISR. In an ISR, a replica without its data could become leader."""
+        """Wait until the node is in no ISR. Otherwise a replica that lost its data could become leader."""
         for topic, partitions in self.all_partitions().items():
             for index in range(partitions):
                 wait_until(

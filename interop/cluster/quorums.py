@@ -62,7 +62,10 @@ def under_load(
 
 
 def create_topics_through_each_broker(cluster: Cluster, title: str) -> None:
-    """Create a topic through each broker. The brokers forward their requests to the active controller."""
+    """Create a topic through each running broker, which forwards the request to the active controller.
+
+    The names of the topics are `title` and the broker id.
+    """
     awake = [each for each in cluster.brokers if cluster.nodes[each].is_running]
     for queried_id in awake:
         # If the controller failed, the broker sends the request again. The first request may have created the
@@ -98,7 +101,10 @@ def check_same_metadata(cluster: Cluster) -> None:
 
 
 def wait_until_metadata_replicated(cluster: Cluster, active: int) -> int:
-    """Wait until every node has all currently committed metadata. Return the metadata's end offset."""
+    """Wait until every node has the metadata up to the current high watermark, and return that offset.
+
+    `active` is the active controller, which reports the high watermark.
+    """
     committed: int = cluster.quorum(active)["HighWatermark"]
 
     def have_all() -> bool:
@@ -141,8 +147,8 @@ def voter_directory_ids(cluster: Cluster) -> list[str]:
     return [base64.urlsafe_b64encode(each["ReplicaDirectoryId"]).decode().rstrip("=") for each in found]
 
 
-def add(cluster: Cluster, node_id: int) -> None:
-    """Add a voter with Kafka's tool, which reads the properties of the new voter."""
+def add_voter(cluster: Cluster, node_id: int) -> None:
+    """Add a voter with Kafka's tool. The tool reads the properties of the node, which must be running."""
     progress = [f"node {node_id} does not become a voter"]
 
     def is_added() -> bool:
@@ -165,8 +171,8 @@ def directory_id(cluster: Cluster, node_id: int) -> str:
     return next(line.partition("=")[2] for line in lines if line.startswith("directory.id="))
 
 
-def remove(cluster: Cluster, node_id: int, directory: str) -> None:
-    """Remove a voter, which is identified by its node id and directory id."""
+def remove_voter(cluster: Cluster, node_id: int, directory: str) -> None:
+    """Remove the voter with this node id and directory id with Kafka's tool."""
     progress = [f"node {node_id} still votes"]
 
     def is_removed() -> bool:

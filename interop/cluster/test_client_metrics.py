@@ -27,7 +27,7 @@ SETTINGS = {"metrics": ",".join(MANY), "interval.ms": str(INTERVAL_MS)}
 
 
 def is_unknown(client: RawClient, instance_id: bytes, subscription_id: int) -> bool:
-    """Return whether the broker no longer accepts the subscription id, as the subscription has changed."""
+    """Push metrics with a subscription id, and return whether the broker rejects the id as unknown."""
     return push(client, instance_id, SubscriptionId=subscription_id) == UNKNOWN_SUBSCRIPTION_ID
 
 

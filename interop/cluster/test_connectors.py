@@ -35,7 +35,7 @@ def wait_until_all_in_sync(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_connect_neither_loses_nor_duplicates_records(cluster_kind: str, tmp_path: Path) -> None:
-    """Check that a file arrives in a topic exactly once, and from there in another file at least once."""
+    """Check that lines of a file reach a topic exactly once, and from there another file at least once."""
     settings = {
         "exactly.once.source.support": "enabled",
         **{f"{kind}.storage.replication.factor": "3" for kind in ("config", "offset", "status")},
@@ -79,7 +79,7 @@ def test_connect_neither_loses_nor_duplicates_records(cluster_kind: str, tmp_pat
 
 
 class Writing:
-    """A thread that writes numbered records to a topic of one cluster."""
+    """Writes numbered records to the topic of one cluster, RECORDS at a time."""
 
     def __init__(self, side: MirroredCluster, partitions: int) -> None:
         self.side = side

@@ -21,10 +21,10 @@ from interop.cluster.nodes import (
 from interop.cluster.quorums import (
     SNAPSHOTS_OFTEN,
     VOTER_KINDS,
-    add,
+    add_voter,
     create_topics_through_each_broker,
     directory_id,
-    remove,
+    remove_voter,
     under_load,
     voters,
 )
@@ -56,8 +56,8 @@ def test_controller_with_a_wiped_directory_rejoins(cluster_kind: str, voters_in_
                 cluster.start_node(victim)
                 cluster.wait_until_all_in_sync()
                 if voters_in_log:
-                    remove(cluster, victim, lost_id)
-                    add(cluster, victim)
+                    remove_voter(cluster, victim, lost_id)
+                    add_voter(cluster, victim)
                 assert voters(cluster) == cluster.controllers
                 load.wait_until_all_write()
                 create_topics_through_each_broker(cluster, f"wiped-{victim}")

@@ -84,7 +84,7 @@ def test_cluster_survives_killed_paused_and_stopped_controllers(quorum: str) -> 
 
 
 def elect_preferred_leaders(cluster: Cluster, topic: str) -> None:
-    """Elect the preferred leader of a partition, unless it is the leader already."""
+    """Elect the preferred leader of partition 0, unless it is the leader already."""
     wanted = [{"Topic": topic, "Partitions": [0]}]
     with RawClient(cluster.nodes[cluster.brokers[-1]].bootstrap) as client:
         answer = client.call("ElectLeaders", 2, ElectionType=0, TopicPartitions=wanted, TimeoutMs=30_000)
@@ -135,6 +135,6 @@ def test_cluster_recovers_from_power_loss_of_all_nodes(cluster_kind: str) -> Non
         ) as load:
             for _ in range(2):
                 load.wait_until_all_write()
-                cluster.lose_power()
+                cluster.kill_and_restart_all()
                 load.wait_until_all_write()
                 cluster.wait_until_all_in_sync()

@@ -11,7 +11,7 @@ from interop.cluster.nodes import CLUSTER_KINDS, WAIT_SECONDS, Cluster, wait_unt
 
 SETTINGS = {"auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "4000"}
 VICTIM = 3
-"""The broker with the small disk, which leads every partition. It is kwire in all mixed clusters."""
+"""The id of the broker that uses the small disk and leads every partition: kwire in mixed clusters."""
 PARTITIONS = 6
 STORAGE = (
     "NotEnoughReplicas|KAFKA_STORAGE_ERROR|KafkaStorageException|UnknownServerException|timed out after"
@@ -80,15 +80,16 @@ def test_broker_exits_if_its_only_log_directory_fails(cluster_kind: str, way: st
 
 
 def clients(cluster_kind: str) -> list[type[Client]]:
-    """Return all clients, except the one that fails if Apache Kafka's leader cannot read its disk.
+    """Return all clients without a JVM. On Apache Kafka alone, leave out kafka-python's consumer.
 
-    The leader returns UNKNOWN_SERVER_ERROR to a fetch, and kafka-python's consumer raises this error.
+    If Apache Kafka's leader cannot read its disk, it returns UNKNOWN_SERVER_ERROR to a fetch, and this
+    consumer raises the error.
     """
     return [each for each in CLIENTS if cluster_kind != "kafka" or each is not PythonReader]
 
 
 def without_transactions(cluster_kind: str) -> list[type[Client]]:
-    """Return the clients. Without kwire on all nodes, leave out the transactional producer.
+    """Return the clients. Unless all nodes are kwire, leave out the transactional producer.
 
     The last write of a transaction coordinator may wait for a minute until it times out: Apache Kafka's
     leader waits for a replica that the controller has just removed from the ISR, because the replica caught
@@ -121,7 +122,7 @@ def fails(small: Disk, way: str) -> None:
 
 
 def comes_back(cluster: Cluster, node: Broker, small: Disk, way: str) -> None:
-    """Free or repair the disk and start the broker again, after killing it if it still runs."""
+    """Stop the node if it still runs, free or repair the disk, and start the node again."""
     if node.process is not None and node.process.poll() is None:
         node.stop()
     node.kill()
@@ -134,6 +135,6 @@ def comes_back(cluster: Cluster, node: Broker, small: Disk, way: str) -> None:
 
 
 def offline(cluster: Cluster) -> set[int]:
-    """Return the partitions of `t` that are offline on the broker VICTIM although the broker runs."""
+    """Return the partitions of `t` whose replica on the broker VICTIM is offline, as broker 1 reports."""
     [topic] = cluster.metadata("t", queried_id=1)["Topics"]
     return {each["PartitionIndex"] for each in topic["Partitions"] if VICTIM in each["OfflineReplicas"]}

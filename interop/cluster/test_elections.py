@@ -104,7 +104,10 @@ class Operator(threading.Thread):
                 self.deleted = number - KEPT + 1
 
     def _until_done(self, api: str, version: int, done_before: int, wanted: Fields) -> bool:
-        """Send the request to the brokers in turn until it succeeds. Return False once `stop` is called."""
+        """Send the request to the brokers in turn until it succeeds. Returns False if `stop` is called first.
+
+        The error code `done_before` means that an earlier attempt has succeeded.
+        """
         for number in count():
             queried_id = self._cluster.brokers[number % len(self._cluster.brokers)]
             with suppress(OSError, EOFError), RawClient(self._cluster.nodes[queried_id].bootstrap) as client:
@@ -151,7 +154,7 @@ def force_election(cluster: Cluster, last: int = 0) -> None:
     def is_elected() -> bool:
         nonlocal due
         if time.monotonic() > due:
-            # Each request names its receiver as the preferred candidate, because followers reject votes.
+            # Each request names its receiver as preferred candidate: voters that still follow reject votes.
             for voter in others:
                 send_end_quorum_epoch(cluster, voter["ReplicaId"], voter["ReplicaDirectoryId"], leader, epoch)
             due = time.monotonic() + ANOTHER_TRY_S

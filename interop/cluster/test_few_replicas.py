@@ -50,7 +50,7 @@ def commit(cluster: Cluster, group: str, offset: int) -> int:
 
 
 def committed(cluster: Cluster, group: str, *, require_stable: bool) -> tuple[Any, int]:
-    """Return the error code and committed offset of the partition. Retriable errors become "ask again"."""
+    """Return the error code and the committed offset. The errors in ASK_AGAIN become "ask again"."""
     topics = [{"Name": "t", "PartitionIndexes": [0]}]
     answer = ask(
         cluster,

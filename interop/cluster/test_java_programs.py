@@ -66,7 +66,7 @@ class CommittedReader:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_java_copy_program_copies_exactly_once_under_broker_kills(cluster_kind: str) -> None:
-    """Run three copiers in one group. With each broker, one copier is killed and restarted, too."""
+    """Run three copiers in one group. After each kill of a broker, one copier is killed and restarted."""
     rng = random.Random(cluster_kind)
     with (
         Cluster(CLUSTER_KINDS[cluster_kind], broker_kills.SETTINGS).start() as cluster,
@@ -114,7 +114,7 @@ def copier(bootstrap: str, directory: Path, partition: int) -> JavaProgram:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_transactional_message_copier_copies_in_order_with_aborts(cluster_kind: str) -> None:
-    """Run two copiers, which exit if fenced. One is killed with a broker, and a new copier takes its id."""
+    """Run two copiers, which exit if fenced. Once, a copier is killed and replaced with the same id."""
     with (
         Cluster(CLUSTER_KINDS[cluster_kind], broker_kills.SETTINGS).start() as cluster,
         tempfile.TemporaryDirectory(prefix="interop-copiers-") as directory,

@@ -56,7 +56,7 @@ def test_migration_and_back_under_a_streams_application(name: str) -> None:
 
 
 def migrate_each_node(cluster: Cluster, wait_for_progress: Callable[[], None]) -> Iterator[int]:
-    """Migrate each node to kwire, then each node back. Yield the id of a node after its restart."""
+    """Migrate each node to kwire, then each node back. Yields the id of each node after its restart."""
     for kind in (Kwire, SmallKafka):
         for node_id in cluster.nodes:
             wait_for_progress()

@@ -157,4 +157,4 @@ def check_not_acknowledged(cluster: Cluster, load: Load, leader: int, title: str
 
 
 REFUSED = {6, 7, 19, 20}
-"""NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
+"""The codes of NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT and the two NOT_ENOUGH_REPLICAS errors."""

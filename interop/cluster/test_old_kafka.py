@@ -37,7 +37,7 @@ def test_kafka_4_0_node_joins_and_is_replaced(cluster_kind: str) -> None:
         ) as load:
             load.wait_until_all_write()
             if OLD in cluster.controllers:
-                until_it_leads(cluster)
+                make_old_node_leader(cluster)
                 create_topics_through_each_broker(cluster, "led-by-the-old")
                 load.wait_until_all_write()
             output = features(cluster, "upgrade", "--metadata", LATEST)
@@ -57,7 +57,7 @@ def test_kafka_4_0_node_joins_and_is_replaced(cluster_kind: str) -> None:
             create_topics_through_each_broker(cluster, "raised")
 
 
-def until_it_leads(cluster: Cluster) -> None:
+def make_old_node_leader(cluster: Cluster) -> None:
     """Make the old node the active controller.
 
     The third controller is paused, and the active controller stops. When it stops, it names the voter with

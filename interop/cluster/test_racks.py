@@ -25,14 +25,14 @@ SETTINGS = {
     "replica.lag.time.max.ms": "3000",
     "broker.session.timeout.ms": "20000",
 }
-"""With these settings, a paused broker leaves the ISR before its session times out."""
+"""With these settings, a paused broker is removed from the ISR before its session times out."""
 VERSION = 12
 COUNT = 300
 WAIT_S = 30.0
 
 
 def fetch(cluster: Cluster, queried_id: int, index: int, offset: int, rack: str = "") -> Fields:
-    """Send a Fetch request with this rack to a broker, and return the partition in the response."""
+    """Send a Fetch request for a partition of `t` with this rack. Returns the partition in the response."""
     partition = {
         "Partition": index,
         "CurrentLeaderEpoch": -1,
@@ -97,7 +97,7 @@ class Reader:
                 "group.id": "reads",
                 "client.rack": rack,
                 "statistics.interval.ms": 200,
-                "stats_cb": self._told,
+                "stats_cb": self._on_statistics,
                 "topic.metadata.refresh.interval.ms": 1000,
                 # By default, the consumer waits a minute for the response of a paused broker.
                 "socket.timeout.ms": 10_000,
@@ -107,7 +107,7 @@ class Reader:
         self._index = index
         self._consumer.assign([TopicPartition("t", index, 0)])
 
-    def _told(self, text: str) -> None:
+    def _on_statistics(self, text: str) -> None:
         topics: dict[str, Any] = json.loads(text)["topics"]
         partition = topics.get("t", {"partitions": {}})["partitions"].get(str(self._index))
         if partition is not None:

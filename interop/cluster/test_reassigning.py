@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 def reassign(cluster: Cluster, replicas: list[int]) -> None:
-    """Reassign all partitions to these brokers with Kafka's own tool."""
+    """Reassign all partitions to these brokers with Kafka's tool, and wait until this is complete."""
     moves = [
         {"topic": topic, "partition": index, "replicas": replicas}
         for topic, partitions in sorted(cluster.all_partitions().items())

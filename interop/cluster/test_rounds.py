@@ -33,9 +33,9 @@ from interop.cluster.nodes import (
 )
 from interop.cluster.quorums import (
     SNAPSHOTS_OFTEN,
-    add,
+    add_voter,
     directory_id,
-    remove,
+    remove_voter,
     under_load,
     voters,
     wait_until_metadata_replicated,
@@ -62,7 +62,7 @@ SETTINGS = {
     "controller.socket.timeout.ms": "5000",
 }
 ON_A_DISK = 1
-"""The node with the small disk, which is a controller but not a broker. The disk faults hit this node."""
+"""The id of the node on the small disk, on which the disk faults happen: a controller, not a broker."""
 AWAY_S = 6.0
 """The duration of a disconnection, longer than broker.session.timeout.ms."""
 KEPT = 5
@@ -70,7 +70,7 @@ KEPT = 5
 
 
 class Attentive(AioWriter):
-    """aiokafka with frequent metadata updates.
+    """aiokafka's producer with frequent metadata updates.
 
     aiokafka sends requests only to brokers that it knows. Without frequent updates, all known brokers could
     be down.
@@ -97,7 +97,10 @@ Fault = Callable[[Trial], AbstractContextManager[list[int]]]
 
 @contextmanager
 def away(trial: Trial, how: str, *, number: int) -> Iterator[list[int]]:
-    """Stop, kill or pause `number` controllers, the active one first. At most one is also a broker."""
+    """Stop, kill or pause `number` controllers, the active one first. Restart them after the block.
+
+    At most one of these controllers is also a broker.
+    """
     cluster = trial.cluster
     while how == "pause" and cluster.active_controller() == cluster.leader("t"):
         # A client waits for a paused partition leader as long as the leader is paused.
@@ -148,7 +151,7 @@ def cut_off(trial: Trial, cut: Callable[[Network, int, Cluster], None]) -> Itera
 
 @contextmanager
 def disk_fails(trial: Trial, way: str) -> Iterator[list[int]]:
-    """Make the node with the small disk the active controller, then fill the disk or make it fail."""
+    """Fill the small disk, or make it fail, while its node is the active controller. Repair it at the end."""
     cluster, node = trial.cluster, trial.cluster.nodes[ON_A_DISK]
     while cluster.active_controller() != ON_A_DISK:
         force_election(cluster, last=ON_A_DISK)
@@ -181,8 +184,8 @@ def wiped(trial: Trial) -> Iterator[list[int]]:
     format_node(node, *FEATURES, "--no-initial-controllers")
     cluster.start_node(victim)
     cluster.wait_until_all_in_sync()
-    remove(cluster, victim, lost_id)
-    add(cluster, victim)
+    remove_voter(cluster, victim, lost_id)
+    add_voter(cluster, victim)
     assert voters(cluster) == cluster.controllers
 
 
@@ -248,7 +251,10 @@ def create_topic(cluster: Cluster, name: str, but: list[int]) -> None:
 
 
 def wait_until_topics_are_current(cluster: Cluster, number: int) -> None:
-    """Wait until every broker has exactly the last KEPT topics that were created."""
+    """Delete the oldest topic, and wait until every broker has exactly the last KEPT topics.
+
+    `number` is the number of the newest topic.
+    """
     first = max(0, number - KEPT + 1)
     if first:
         name = {"Name": f"made-{first - 1}", "TopicId": bytes(16)}

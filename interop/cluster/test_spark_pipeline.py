@@ -57,7 +57,10 @@ def contents(found: Records) -> dict[int, list[tuple[Any, ...]]]:
 
 
 def killed_amid(cluster: Cluster, job: JobProcess, topic: str, has_begun: Callable[[], bool]) -> None:
-    """Kill a broker that leads a partition of the topic once the job has begun. The job must succeed."""
+    """When `has_begun` is true, kill a broker that leads a partition of the topic.
+
+    The job must succeed. Then the broker is started again.
+    """
     deadline = time.monotonic() + JOB_SECONDS
     while not has_begun():
         assert not job.has_ended, job.tail()

@@ -30,9 +30,9 @@ QUORUM = f"{TOOLS}.MetadataQuorumCommand"
 ELECTION = f"{TOOLS}.LeaderElectionCommand"
 OBSERVERS = re.compile(r"CurrentObservers: \[\{(.*)\}\]")
 IN_SYNC = re.compile(r"(?<=Isr: )\d+(?:,\d+)+")
-"""A list of in-sync replicas. Its order depends on which follower was slow, so it is sorted."""
+"""A list of in-sync replicas. Its order depends on the speed of followers; normalize_lines sorts it."""
 SLOW = "20000"
-"""A throttle in bytes per second. A reassignment is so slow that it still runs when a tool describes it."""
+"""A throttle in bytes per second, so low that a reassignment still runs when a tool describes it."""
 
 
 class ToolSession:
@@ -67,9 +67,9 @@ class ToolSession:
         wait_until(is_so, f"{label} never shows it")
 
 
-def tool_arguments(main: str, whom: tuple[str, ...], arguments: tuple[str, ...]) -> tuple[str, ...]:
+def tool_arguments(main: str, address: tuple[str, ...], arguments: tuple[str, ...]) -> tuple[str, ...]:
     """Return the arguments in the order that the tool expects. ClusterTool expects the address at the end."""
-    return (*arguments, *whom) if main == CLUSTER else (*whom, *arguments)
+    return (*arguments, *address) if main == CLUSTER else (*address, *arguments)
 
 
 def is_at_rest(text: str) -> bool:
@@ -78,7 +78,7 @@ def is_at_rest(text: str) -> bool:
 
 
 def normalize_lines(lines: list[str]) -> list[str]:
-    """Remove the ports from tables, and remove broker-specific values from topic configurations."""
+    """Return the lines without ports, unsupported features and other values that differ between runs."""
     lines = [re.sub(r"(127\.0\.0\.1) \d+", r"\1 <port>", line) for line in lines]
     lines = [
         re.sub(
@@ -106,13 +106,13 @@ def describe_the_cluster(session: ToolSession) -> None:
         session.seen[f"{label} by the controller"] = sorted(session.run_on_controller(CLUSTER, *arguments))
     versions = session.run(f"{TOOLS}.BrokerApiVersionsCommand")
     session.seen["brokers with versions"] = sorted(line for line in versions if line.startswith("127.0.0.1"))
-    for label, tell in {"brokers": session.run, "the controller": session.run_on_controller}.items():
-        output = tell(f"{TOOLS}.FeatureCommand", "describe")
+    for label, run_tool in {"brokers": session.run, "the controller": session.run_on_controller}.items():
+        output = run_tool(f"{TOOLS}.FeatureCommand", "describe")
         session.seen[f"features by {label}"] = sorted(
             re.sub(r"Epoch: \d+", "Epoch: <n>", line) for line in output
         )
         for what in ("--status", "--replication"):
-            output = tell(QUORUM, "describe", what)
+            output = run_tool(QUORUM, "describe", what)
             # Offsets and times vary from run to run. Voters and observers do not.
             output = [
                 re.sub(r"\d{3,}", "<n>", re.sub(r"(?<=[ \t])\d+(?= ms| ago)", "<n>", line)) for line in output
@@ -349,7 +349,7 @@ def run_parts(
     record: Record,
     settings: dict[str, str] | None = None,
 ) -> None:
-    """Run the parts on a cluster, and compare their output with the recorded output for Apache Kafka."""
+    """Run the parts on a cluster, record their output, and compare it with the record of Apache Kafka."""
     with Cluster(CLUSTER_KINDS[cluster_kind], settings).start() as cluster:
         session = ToolSession(cluster)
         try:

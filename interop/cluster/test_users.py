@@ -23,7 +23,7 @@ class Users:
         self.addresses = [cluster.nodes[node_id].bootstrap for node_id in cluster.brokers]
         self.alices = alices
 
-    def come(self, name: str, secret: str, extensions: str = "") -> list[bool]:
+    def can_authenticate(self, name: str, secret: str, extensions: str = "") -> list[bool]:
         """Try to authenticate on each broker. Return for each broker whether the user could authenticate."""
         found = []
         for address in self.addresses:
@@ -32,27 +32,31 @@ class Users:
         return found
 
     def tokens_by(self, alice: TokenClient, another: TokenClient) -> None:
-        """Create tokens through one broker, use them on all brokers, and expire them through another."""
+        """Create tokens as `alice`, use them on all brokers, and expire them as `another`.
+
+        Both are clients of the user alice, connected to different brokers.
+        """
         zoes, own = alice.create(owner="zoe"), alice.create()
         assert (zoes["ErrorCode"], zoes["TokenRequesterPrincipalName"]) == (0, "alice")
         wait_until(
             lambda: all(one.is_known(own["Hmac"]) for one in self.alices), "a broker does not hear of a token"
         )
         shown = own["TokenId"], token_password(own), ",tokenauth=true"
-        assert all(self.come(*shown))
+        assert all(self.can_authenticate(*shown))
         assert another.renew(zoes["Hmac"])["ErrorCode"] == OWNER_MISMATCH
         assert another.renew(own["Hmac"], 60_000)["ErrorCode"] == 0
         assert another.expire(own["Hmac"])["ErrorCode"] == 0
-        wait_until(lambda: not any(self.come(*shown)), "a token is taken that has ended")
+        wait_until(lambda: not any(self.can_authenticate(*shown)), "a token is taken that has ended")
 
     def passwords_by(self, alice: TokenClient) -> None:
-        """Set and delete a password through one broker, and check on all brokers whether it is valid."""
+        """Set and delete a password through the broker of `alice`, and check its validity on all brokers."""
         given = upsertion(USER, SHA_256, SaltedPassword=salted(SCRAM, USERS_SECRET))
         assert alter(alice.client, [], [given])["Results"][0]["ErrorCode"] == 0
-        wait_until(lambda: all(self.come(USER, USERS_SECRET)), "a broker does not hear of a user")
+        wait_until(lambda: all(self.can_authenticate(USER, USERS_SECRET)), "a broker does not hear of a user")
         assert alter(alice.client, [deletion(USER)], [])["Results"][0]["ErrorCode"] == 0
         wait_until(
-            lambda: not any(self.come(USER, USERS_SECRET)), "a password is taken that is none any more"
+            lambda: not any(self.can_authenticate(USER, USERS_SECRET)),
+            "a password is taken that is none any more",
         )
 
 

@@ -11,10 +11,10 @@ from interop.cluster.log_checks import NOT_ENOUGH, OLD_EPOCH
 from interop.cluster.nodes import COMBINED, FEATURES, Cluster, Member, SmallKafka, format_node, wait_until
 from interop.cluster.quorums import (
     VOTER_KINDS,
-    add,
+    add_voter,
     create_topics_through_each_broker,
     directory_id,
-    remove,
+    remove_voter,
     under_load,
     voter_directory_ids,
     voters,
@@ -31,7 +31,7 @@ def test_voters_are_added_and_removed_under_load(cluster_kind: str) -> None:
         cluster.make_topic("t", [[2, 3, 1]])
         with under_load(cluster) as load:
             for node_id in (2, 3):
-                add(cluster, node_id)
+                add_voter(cluster, node_id)
                 load.wait_until_all_write()
                 create_topics_through_each_broker(cluster, f"with-{node_id}")
             assert voters(cluster) == [1, 2, 3]
@@ -42,7 +42,7 @@ def test_voters_are_added_and_removed_under_load(cluster_kind: str) -> None:
             cluster.start_node(active)
             cluster.wait_until_all_in_sync()
             for node_id in (1, 2):
-                remove(cluster, node_id, directory_id(cluster, node_id))
+                remove_voter(cluster, node_id, directory_id(cluster, node_id))
                 load.wait_until_all_write()
                 create_topics_through_each_broker(cluster, f"without-{node_id}")
             assert voters(cluster) == [3]

@@ -9,7 +9,7 @@ from interop.cluster.nodes import COMBINED, Cluster, Member, SmallKafka, wait_un
 from interop.cluster.quorums import (
     create_topics_through_each_broker,
     directory_id,
-    remove,
+    remove_voter,
     under_load,
     voters,
 )
@@ -41,13 +41,16 @@ def test_static_quorum_becomes_dynamic(cluster_kind: str) -> None:
                 cluster.wait_until_all_in_sync()
                 create_topics_through_each_broker(cluster, f"again-{node_id}")
             leaving = cluster.active_controller()
-            remove(cluster, leaving, directory_id(cluster, leaving))
+            remove_voter(cluster, leaving, directory_id(cluster, leaving))
             assert len(voters(cluster)) == 2
             create_topics_through_each_broker(cluster, "of-two")
 
 
 def is_raised(cluster: Cluster) -> bool:
-    """Return whether the upgrade succeeded. It fails until all voters have reported their directory ids."""
+    """Upgrade kraft.version, and return whether this succeeded.
+
+    The upgrade fails until all voters have reported their directory ids.
+    """
     response = run(
         FEATURES, "--bootstrap-server", cluster.bootstrap, "upgrade", "--feature", "kraft.version=1"
     )

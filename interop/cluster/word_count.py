@@ -67,9 +67,9 @@ class WordCount:
         self._running[-1].until(lambda: self._output.total >= count, f"{count} are counted", WORKS_S)
 
     def end(self) -> int:
-        """Stop the input and return the number of words.
+        """Stop the input, wait for the counts, and stop the instances. Returns the number of words.
 
-        Raises AssertionError if a count is wrong.
+        Raises AssertionError if a count is wrong or an instance has logged an error.
         """
         written = self._feeding.end()
         self._until(written * WORDS_PER_LINE)
