@@ -29,7 +29,7 @@ WAIT_S = 20
 TIMEOUT_MS = 1500
 TOO_LARGE = "x" * 5000
 CHECK_S = 40.0
-"""The maximum wait in seconds for aborts after a timeout, which the coordinator checks every ten seconds."""
+"""The maximum wait in seconds for an abort. Every ten seconds, coordinators abort timed-out transactions."""
 
 
 class TransactionalClient(ABC):
@@ -191,7 +191,7 @@ def attempt(action: Callable[[], Any]) -> Any:
 def observe_each_client(
     broker: Broker, what: str, observe: Callable[[Broker, type[TransactionalClient], str], Any]
 ) -> Any:
-    """Return an observation for each client library, each with a new topic named after it and `what`."""
+    """Return an observation for each client library. Its topic is `transactions-<what>-<library>`."""
     seen: dict[str, Any] = {}
     for name, client in CLIENTS.items():
         topic = f"transactions-{what}-{name}"
@@ -202,7 +202,7 @@ def observe_each_client(
 
 @scenario(seconds=120)
 def fenced(broker: Broker) -> Any:
-    """Start a second producer with the transactional id of an open transaction, which must be aborted."""
+    """Start a second producer with the same transactional id. The first transaction must be aborted."""
 
     def observe(broker: Broker, client: type[TransactionalClient], topic: str) -> Any:
         seen: dict[str, Any] = {}

@@ -104,7 +104,7 @@ class CompactedLog:
         assert response["Responses"][0]["ErrorCode"] == 0, response
 
     def clean(self, policy: str = "compact") -> None:
-        """Set the cleanup policy until the cleaner has cleaned all but the active segment."""
+        """Use this cleanup policy until the cleaner has cleaned all but the active segment, then `delete`."""
         self.set_policy(policy)
         deadline = time.monotonic() + WAIT_S
         while self.cleaned_offset() != self.active_segment_base_offset():

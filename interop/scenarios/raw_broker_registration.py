@@ -211,7 +211,10 @@ def wait_for_leader(client: RawClient, topic: str, leader: int) -> None:
 
 
 def partition_states(client: RawClient, *topics: str) -> list[tuple[Any, ...]]:
-    """Return leader, replicas, ISR and error code of each topic's first partition. A missing leader is -2."""
+    """Return leader, replicas, ISR and error code of the first partition of each topic.
+
+    The leader is -2 if Metadata returns no partition of the topic.
+    """
     found = client.call("Metadata", 12, Topics=[{"TopicId": bytes(16), "Name": name} for name in topics])
     partitions = {topic["Name"]: topic["Partitions"][:1] for topic in found["Topics"]}
     return [

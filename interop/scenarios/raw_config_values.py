@@ -174,7 +174,7 @@ def entries(client: RawClient, kind: int, resource: str, names: Sequence[str] | 
 
 
 def comparable_outcome(name: str, value: str | None, outcome: list[Any]) -> list[Any] | int:
-    """Return the error code and the message without ports, or only the code if the message is random."""
+    """Return the error code and the message without ports, or only the code if the message varies."""
     if name == "listener.security.protocol.map" and outcome[1] is not None:
         return [outcome[0], re.sub(r"(//[0-9.]+):\d+", r"\1:<Port>", outcome[1])]
     if name == "log.cleaner.threads" and value is not None and value.strip() == "0":
@@ -259,7 +259,7 @@ def successive_changes(broker: Broker) -> Any:
 
 
 def wait_for(client: RawClient, resource: str, name: str, value: str | None) -> None:
-    """Wait until DescribeConfigs returns this value as set for the resource, or no value if it is None."""
+    """Wait until the key has this value at the broker or cluster. For None, wait until it is not set."""
     source = 2 if resource else 3
     deadline = time.monotonic() + SECONDS
     while True:
@@ -277,7 +277,7 @@ def wait_for(client: RawClient, resource: str, name: str, value: str | None) -> 
 
 @scenario()
 def list_operations(broker: Broker) -> Any:
-    """Append to and subtract from an unset list of a topic.
+    """Append to and subtract from cleanup.policy, which the topic does not set.
 
     The broker must start with Kafka's default for topics, not with the cluster's value.
     """

@@ -50,7 +50,7 @@ def fetch_offsets(broker: Broker) -> Any:
 
 @scenario()
 def leader_epochs(broker: Broker) -> Any:
-    """Send the current leader epoch, no leader epoch and invalid ones in Fetch and requests for offsets."""
+    """Send current, missing and invalid leader epochs in Fetch, OffsetForLeaderEpoch and ListOffsets."""
     topic = "raw-fetch-epochs"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:

@@ -91,7 +91,7 @@ def timed_fetch(
 
 @scenario(seconds=120)
 def min_bytes_across_segments(broker: Broker) -> Any:
-    """Fetch from each offset of three segments and beyond, with MinBytes 1 or more than is available.
+    """Fetch from each offset of three segments and beyond, with MinBytes 1 and with a MinBytes never reached.
 
     Two offsets are also fetched with a small PartitionMaxBytes.
     """

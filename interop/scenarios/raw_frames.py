@@ -102,7 +102,7 @@ def frame_sizes(broker: Broker) -> Any:
 
 @scenario()
 def incomplete_frame(broker: Broker) -> Any:
-    """Send half a frame and wait: other connections are still served."""
+    """Send half a frame. The broker must still serve other connections."""
     frame = encode_request("ApiVersions", 0, {})
     with RawClient(broker.bootstrap) as slow, RawClient(broker.bootstrap) as other:
         slow.send_bytes(struct.pack(">i", len(frame)) + frame[:5])
@@ -122,7 +122,7 @@ def one_byte_at_a_time(broker: Broker) -> Any:
 
 @scenario(seconds=240)
 def truncated_requests(broker: Broker) -> Any:
-    """Send a request of each API in `APIS` without its last byte, and only part of its header."""
+    """Send requests of each API in `APIS` that lack the last byte, and requests that end in the header."""
     seen: dict[str, Any] = {}
     for api in sorted(APIS):
         version = min(versions_of(api)[-1], NEWEST.get(api, 99))

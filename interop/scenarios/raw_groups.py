@@ -244,7 +244,7 @@ def join_requests(broker: Broker) -> Any:
 
 @scenario()
 def two_members(broker: Broker) -> Any:
-    """Add a second member. After a heartbeat, the first member must rejoin, become leader, and assign."""
+    """Add a second member. After a heartbeat, the first member rejoins and assigns as the group leader."""
     group = "raw-groups-two"
     seen: dict[str, Any] = {}
     with Member(broker, group) as first, Member(broker, group) as second:
@@ -449,7 +449,7 @@ def coordinators(broker: Broker) -> Any:
 
 @scenario()
 def every_version(broker: Broker) -> Any:
-    """Send the requests for classic groups in every version, except JoinGroup. Use the list filters."""
+    """Send all requests for classic groups except JoinGroup in every version, and ListGroups with filters."""
     group = "raw-groups-versions"
     seen: dict[str, Any] = {}
     with Member(broker, group) as member:

@@ -82,7 +82,7 @@ class LogDirBroker:
     ) -> dict[str, int]:
         """Send AlterReplicaLogDirs and return the error of each partition.
 
-        `directories` contains partitions by topic, by the name or path of their target directory.
+        `directories` has the target directories by name or path, each with its partitions by topic.
         """
         dirs = [
             {

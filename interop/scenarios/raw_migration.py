@@ -365,7 +365,7 @@ def upgraded_during_rebalance(broker: Broker) -> Any:
 
 @scenario()
 def member_without_common_protocol(broker: Broker) -> Any:
-    """Join a classic group while it rebalances because of a member without the group's current protocol."""
+    """Try to upgrade a classic group while a member joins that does not support the group's protocol."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-lacks"
     with mixed_group(broker, "raw-migration-lacks") as group:
@@ -386,7 +386,7 @@ def member_without_common_protocol(broker: Broker) -> Any:
 
 @scenario()
 def static_members(broker: Broker) -> Any:
-    """Restart static members one by one with the other protocol, and then with the first protocol again."""
+    """Restart static members one by one with the consumer protocol, then with the classic protocol again."""
     seen: dict[str, Any] = {}
     topic = "raw-migration-static"
     with mixed_group(broker, "raw-migration-static") as group:

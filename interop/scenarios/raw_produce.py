@@ -116,9 +116,9 @@ def invalid_batches(broker: Broker) -> Any:
 
 
 def without_shifted_offsets(seen: dict[str, Any]) -> dict[str, Any]:
-    """Replace each base offset by its distance from the previous one. Reduce the log to its batches.
+    """Replace each base offset by its distance from the previous one, and keep only the log's batches.
 
-    If the brokers differ for one batch, all later offsets differ.
+    Otherwise, a difference for one batch would change all later offsets.
     """
     previous = -1
     for response in seen.values():

@@ -26,7 +26,7 @@ def init_producer_id(client: RawClient, name: str | None = None, timeout_ms: int
 
 
 def wait_until_loaded(client: RawClient, name: str) -> None:
-    """Wait until the coordinator of this transactional id has loaded. Loading would cause other errors."""
+    """Wait until the coordinator of this transactional id has loaded, because loading causes errors."""
     wait_for_transaction_coordinator(client, name)
     deadline = time.monotonic() + WAIT_S
     while client.call("DescribeTransactions", 0, TransactionalIds=[name])["TransactionStates"][0][

@@ -119,7 +119,7 @@ def sequences(broker: Broker) -> Any:
 
 
 def refused_then_ended(client: RawClient, topic: str, version: int) -> list[Any]:
-    """Send an invalid batch. Later batches must fail until a marker has the next epoch (KIP-890)."""
+    """Send an invalid batch. Later batches must fail until a marker with the next epoch follows (KIP-890)."""
     one = TransactionalId(client, f"raw-sequences-refused-v{version}")
     one.init()
     steps: list[Any] = [one.send(topic, 1, version=ADDS, sequence=-1)[0]]

@@ -448,7 +448,7 @@ def read_committed(broker: Broker) -> Any:
 
 @scenario()
 def fencing(broker: Broker) -> Any:
-    """Start a second producer with a transactional id that has an open transaction. Let another time out."""
+    """Start a second producer with the id of an open transaction. Let another transaction time out."""
     topic = "raw-txn-fencing"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:

@@ -149,7 +149,7 @@ def transaction_version_0(broker: Broker) -> Any:
 
 
 def _responses_to_pending(one: TransactionalId, known: dict[str, int], topic: str) -> list[Any]:
-    """Send requests for a pending id as the producer `known`, with another epoch, and as an unknown one."""
+    """Send requests for a pending id as the producer `known`, with a wrong epoch, and with a wrong id."""
     steps: list[Any] = [one.described()]
     steps.append(one.add((topic, 0)))
     steps.append(one.add((topic, 0), ProducerEpoch=7))
@@ -166,7 +166,7 @@ def _responses_to_pending(one: TransactionalId, known: dict[str, int], topic: st
 
 @scenario(seconds=120)
 def overlapping_offset_commits(broker: Broker) -> Any:
-    """Commit offsets of one partition in two transactions and outside. End the transactions in any order."""
+    """Commit one partition's offsets in two transactions and outside. End the transactions in both orders."""
     topic = "raw-txn-overtaken"
 
     def work(client: RawClient, seen: dict[str, Any]) -> None:

@@ -342,7 +342,7 @@ def _wait_for_checkpoint(own: Broker, last: WatchedPartition) -> None:
 
 
 def _wait_until_deleted(own: Broker, partition: WatchedPartition) -> None:
-    """Wait until retention has deleted all segments before the log start, which affect offset lookups."""
+    """Wait until retention has deleted all segments before the log start, as they affect offset lookups."""
     start = partition.offset(-2)
     directory = own.log_dir / f"{partition.topic}-0"
 

@@ -28,7 +28,7 @@ def sorted_lists(value: Any) -> Any:
 
 @scenario()
 def describe_producers(broker: Broker) -> Any:
-    """Send DescribeProducers and record the error of each partition."""
+    """Send DescribeProducers for known, unknown, repeated and invalid topics and partitions."""
     topic = "raw-wrong-partitions-producers"
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:

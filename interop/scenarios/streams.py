@@ -138,7 +138,7 @@ def produce_lines(broker: Broker, text: Iterator[str], count: int) -> None:
 
 
 def internal_topics(broker: Broker) -> Any:
-    """Return partition counts and configurations of the output topic and the topics of Streams."""
+    """Return partition counts and non-default configurations of the output and internal topics."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     topics = admin.list_topics(timeout=30).topics
     found = {name: len(topic.partitions) for name, topic in topics.items() if name.startswith(f"{NAME}-")}

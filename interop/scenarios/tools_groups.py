@@ -183,7 +183,7 @@ def reset_offsets(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def deleted(broker: Broker) -> Any:
-    """Delete offsets and groups."""
+    """Delete offsets and groups, also unknown ones."""
     topic = "tools-away"
     topic_with_lines(broker, topic, 3)
     topic_with_lines(broker, "tools-away-too", 3)
