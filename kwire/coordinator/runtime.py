@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
+from kwire.coordinator.partitioner import partition_of
 from kwire.coordinator.ports import StatePorts
 from kwire.coordinator.state_machine import Committed, CoordinatorRecord, CoordinatorResult, TimerHandle
 from kwire.coordinator.transactional_records import TransactionalRecords
@@ -29,7 +29,6 @@ from kwire.host.host import Host, Timer
 from kwire.host.loggers import NodeLogger
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode, WireError
-from kwire.wire.java_strings import string_hash
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.registry import encode_record
 from kwire.wire.schema import Message
@@ -39,12 +38,6 @@ LOAD_STEP_BYTES = 1 << 20
 
 RELOAD_DELAY_MS = 1000
 """The delay before a shard is loaded again after an internal error, which may recur."""
-
-PARTITION_CACHE_SIZE = 20_000
-"""The maximum number of group ids and transactional ids whose partition is cached for later requests."""
-
-MAX_CACHED_NAME_LENGTH = 200
-"""The length of the longest cached name. Longer names, of up to 32 KiB, would make the cache too large."""
 
 MAX_PENDING_RESULTS = 10_000
 """The number of a shard's commands that may wait for a commit. Further client requests are refused."""
@@ -553,26 +546,6 @@ class CoordinatorRuntime(Generic[M]):
                 exc_info=not is_known,
             )
             shard.close(ErrorCode.NOT_COORDINATOR)
-
-
-def partition_of(name: str, count: int) -> int:
-    """Return the partition for a group id or transactional id in a topic with `count` partitions.
-
-    The partition is Java's string hash, made positive as by Kafka's `Utils.abs`, modulo `count`.
-    """
-    is_cached = len(name) <= MAX_CACHED_NAME_LENGTH
-    return _cached_partition_of(name, count) if is_cached else _partition_of(name, count)
-
-
-def _partition_of(name: str, count: int) -> int:
-    value = string_hash(name)
-    if value >= 0x80000000:
-        value = 0x100000000 - value
-    # The smallest int32 has no absolute value in an int32. Kafka uses 0.
-    return 0 if value == 0x80000000 else value % count
-
-
-_cached_partition_of = lru_cache(PARTITION_CACHE_SIZE)(_partition_of)
 
 
 def _stored_bytes(record: CoordinatorRecord) -> EncodedRecord:

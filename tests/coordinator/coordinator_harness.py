@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kwire.coordinator.groups.classic.rebalance import JoinRequest, SyncRequest
+from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
 from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
 from kwire.coordinator.groups.record_serde import stored_records
 from kwire.coordinator.groups.service import GroupCoordinatorService
+from kwire.coordinator.partitioner import partition_of
 from kwire.coordinator.ports import Topic
-from kwire.coordinator.runtime import partition_of
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse

@@ -10,7 +10,7 @@ from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from kwire.broker.node.state_topic import StateTopic
 from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
 from kwire.coordinator.groups.record_serde import stored_records
-from kwire.coordinator.runtime import partition_of
+from kwire.coordinator.partitioner import partition_of
 from kwire.coordinator.transactions.state_machine import TransactionMarker
 from kwire.wire.batch import read_header
 from kwire.wire.errors import ApiError, ErrorCode

@@ -15,7 +15,8 @@ from typing import Final, Protocol
 
 from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from kwire.coordinator.groups.classic.member import ClassicGroupMember, JoinDone, SyncDone
-from kwire.coordinator.groups.classic.rebalance import ClassicGroups, JoinRequest, SyncRequest
+from kwire.coordinator.groups.classic.rebalance import ClassicGroups
+from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
 from kwire.coordinator.groups.consumer.consumer_protocol import (
     CustomAssignorError,
     MalformedProtocolError,

@@ -16,8 +16,9 @@ from kwire.coordinator.groups.consumer.settings import BrokerSettings, ConsumerD
 from kwire.coordinator.groups.errors import response_error
 from kwire.coordinator.groups.offsets import CommittedOffset, OffsetCommit, OffsetRecord
 from kwire.coordinator.groups.record_serde import offset_key, stored_records
+from kwire.coordinator.partitioner import partition_of
 from kwire.coordinator.ports import GroupSettings, StatePorts, TopicsView
-from kwire.coordinator.runtime import CoordinatorRuntime, CoordinatorShard, CoordinatorType, partition_of
+from kwire.coordinator.runtime import CoordinatorRuntime, CoordinatorShard, CoordinatorType
 from kwire.coordinator.state_machine import Committed, CoordinatorResult, HeartbeatFastPath
 from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError, ErrorCode
@@ -37,7 +38,7 @@ from kwire.wire.records.groups import OffsetCommitKey, OffsetCommitValue
 
 if TYPE_CHECKING:
     from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
-    from kwire.coordinator.groups.classic.rebalance import JoinRequest, SyncRequest
+    from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
     from kwire.coordinator.groups.state_machine import GroupConfig, GroupStateMachine
 
     class ServiceConfig(GroupConfig, ConsumerDefaults, Protocol):

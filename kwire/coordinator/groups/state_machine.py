@@ -12,7 +12,8 @@ from typing import Protocol, TypeAlias
 
 from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, ClassicGroupState
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
-from kwire.coordinator.groups.classic.rebalance import ClassicConfig, ClassicGroups, JoinRequest, SyncRequest
+from kwire.coordinator.groups.classic.rebalance import ClassicConfig, ClassicGroups
+from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
 from kwire.coordinator.groups.consumer.describe import describe_group
 from kwire.coordinator.groups.consumer.group import REPLAY, ConsumerGroup, ConsumerGroupState
 from kwire.coordinator.groups.consumer.heartbeat import ConsumerConfig, ConsumerGroups

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
-from kwire.coordinator.runtime import partition_of
+from kwire.coordinator.partitioner import partition_of
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import ZERO_UUID, Uuid
 from kwire.wire.records.groups import OffsetCommitValue

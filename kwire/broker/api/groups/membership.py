@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
-from kwire.coordinator.groups.classic.rebalance import JoinRequest, SyncRequest
+from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
 from kwire.coordinator.groups.consumer.requests import ClientIdentity
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import (

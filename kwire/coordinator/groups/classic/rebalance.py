@@ -14,7 +14,8 @@ from typing import Protocol
 
 from kwire.coordinator.groups.classic.group import ClassicGroup
 from kwire.coordinator.groups.classic.group import ClassicGroupState as State
-from kwire.coordinator.groups.classic.member import ClassicGroupMember, JoinDone, Protocols, SyncDone
+from kwire.coordinator.groups.classic.member import ClassicGroupMember, JoinDone, SyncDone
+from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
 from kwire.coordinator.groups.errors import response_error
 from kwire.coordinator.state_machine import (
     EMPTY_RESULT,
@@ -26,7 +27,6 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
-from kwire.wire.named_tuple import NamedTuple
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """The time for which a member without a generation may wait in the join phase; Kafka's constant."""
@@ -39,37 +39,6 @@ class ClassicConfig(Protocol):
     def group_max_size(self) -> int: ...
     @property
     def group_initial_rebalance_delay_ms(self) -> int: ...
-
-
-class JoinRequest(NamedTuple):
-    """A JoinGroup request, and the features of its version."""
-
-    group_id: str
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocol_type: str
-    protocols: Protocols
-    reason: str | None = None
-    requires_member_id: bool = True
-    """Whether a dynamic member first gets a member id and must join with it (v4, KIP-394)."""
-    can_skip_assignment: bool = True
-    """Whether the response has SkipAssignment, for a static leader that rejoins (v9)."""
-
-
-class SyncRequest(NamedTuple):
-    """A SyncGroup request. Protocol type and name are None before v5."""
-
-    group_id: str
-    generation: int
-    member_id: str
-    instance_id: str | None
-    protocol_type: str | None
-    protocol: str | None
-    assignments: Sequence[tuple[str, bytes]]
 
 
 class ClassicGroups:

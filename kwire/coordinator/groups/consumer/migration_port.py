@@ -7,7 +7,7 @@ from typing import Protocol
 
 from kwire.coordinator.groups.classic.group import ClassicGroup
 from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
-from kwire.coordinator.groups.classic.rebalance import JoinRequest, SyncRequest
+from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
 from kwire.coordinator.groups.consumer.member import ConsumerGroupMember
 from kwire.coordinator.state_machine import CoordinatorRecord, CoordinatorResult

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kwire.coordinator.groups.consumer.requests import ClientIdentity
-from kwire.coordinator.runtime import partition_of
+from kwire.coordinator.partitioner import partition_of
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
