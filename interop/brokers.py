@@ -90,7 +90,7 @@ class Broker(ABC):
     name = "broker"
     host = "127.0.0.1"
     launcher: tuple[str, ...] = ()
-    """The command that runs the broker's command line: see `interop.cluster.network`. Empty by default."""
+    """The beginning of the command line, such as `nsenter` of `interop.cluster.network`. Default: none."""
 
     def __init__(self, overrides: dict[str, str] | None = None, *, directory: Path | None = None) -> None:
         self.port = free_port()
@@ -150,7 +150,7 @@ class Broker(ABC):
     def command(self) -> list[str]:
         """Return the command line that starts the broker."""
 
-    def prepare(self) -> None:  # noqa: B027 - nothing to prepare is a fine answer
+    def prepare(self) -> None:  # noqa: B027 - a broker may have nothing to prepare
         """Do what the broker needs before its first start, such as formatting the directory."""
 
     def write_properties(self) -> None:
@@ -158,7 +158,10 @@ class Broker(ABC):
         self.properties_path.write_text(text)
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the process. With ``wait``, return only once the process responds to ApiVersions."""
+        """Start the process. With ``wait``, wait until the process responds to ApiVersions.
+
+        Raises RuntimeError if the process ends instead, or does not respond within START_SECONDS.
+        """
         assert self.process is None, f"{self.name} is running already"
         first = not self.properties_path.exists()
         self.write_properties()
@@ -228,13 +231,12 @@ class Broker(ABC):
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def rss_bytes(self) -> int:
-        """Return the resident memory of the process in bytes."""
         assert self.process is not None
         with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def discard(self) -> None:
-        """Kill the process. Remove the directory, unless the caller passed it to the constructor."""
+        """Kill the process. Remove the directory, unless the caller passed it or INTEROP_KEEP is set."""
         if self.process is not None:
             self.kill()
         if self._owns_directory and not os.environ.get("INTEROP_KEEP"):
@@ -287,7 +289,7 @@ _tools: list[subprocess.Popen[bytes]] = []
 
 
 def discard_all() -> None:
-    """Kill every broker and tool that this module started and that still runs."""
+    """Kill all brokers and tools that still run, and discard all brokers."""
     while _tools:
         tool = _tools.pop()
         if tool.poll() is None:

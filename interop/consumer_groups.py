@@ -52,7 +52,7 @@ class Member:
         self.owned: Owned = {}
 
     def send(self, version: int = VERSION, **changes: Any) -> Any:
-        """Send a heartbeat and return the response, with topic names instead of topic ids."""
+        """Send a heartbeat, in which `changes` replace fields. The response has topic names, not ids."""
         fields: dict[str, Any] = {
             "GroupId": self.group,
             "MemberId": self.member_id,
@@ -105,7 +105,7 @@ class Member:
 
 
 def wait_until_heard(topics: Topics, group: str) -> None:
-    """Wait until the coordinator of a group knows all topics.
+    """Wait until the coordinator of a group knows all of `topics`.
 
     Each coordinator shard of Apache Kafka applies new metadata separately and with a delay. So this function
     creates other groups in the same shard, one after another, until the only member of a new group is
@@ -134,7 +134,7 @@ def _shard(group: str) -> int:
 
 
 def named(topics: Topics, answer: Any) -> Any:
-    """Return a heartbeat response with topic names instead of topic ids."""
+    """Replace topic ids in a heartbeat response by topic names, and return the response."""
     if answer["Assignment"] is not None:
         answer["Assignment"] = topics.named(answer["Assignment"]["TopicPartitions"])
     return answer
@@ -163,7 +163,7 @@ def stored(broker: Broker, group: str) -> list[str]:
     """Return every record of a group in __consumer_offsets, as Apache Kafka's kafka-dump-log prints it.
 
     Topics, partitions and successive target assignments are sorted, because Apache Kafka writes them in the
-    order of a hash map.
+    order of a hash map. Timestamps, ids and versions become 0.
     """
     files = [
         path for path in sorted(broker.log_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size

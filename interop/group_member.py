@@ -13,7 +13,7 @@ import threading
 from confluent_kafka import Consumer, TopicPartition
 
 
-def tell(**event: object) -> None:
+def print_event(**event: object) -> None:
     print(json.dumps(event), flush=True)
 
 
@@ -39,16 +39,16 @@ def main(bootstrap: str, group: str, topic: str) -> None:
     threading.Thread(target=wait_for_the_end, daemon=True).start()
 
     def assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
-        tell(assigned=sorted(partition.partition for partition in partitions))
+        print_event(assigned=sorted(partition.partition for partition in partitions))
 
     def revoked(_: Consumer, partitions: list[TopicPartition]) -> None:
-        tell(assigned=[])
+        print_event(assigned=[])
 
     consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked)
     while not ended.is_set():
         message = consumer.poll(0.1)
         if message is not None and message.error() is None:
-            tell(
+            print_event(
                 partition=message.partition(),
                 offset=message.offset(),
                 value=(message.value() or b"").decode(),

@@ -1,8 +1,8 @@
 """One running voter of a quorum whose other voters do not run.
 
-The voter is a node of Apache Kafka or of kwire, started on a copy of the same directory. Its timeouts last
-for hours. The addresses of the other voters accept connections but send no responses. So the state of the
-voter depends only on the requests that a test sends.
+The voter is a node of Apache Kafka or of kwire, started on a copy of a directory that kwire has written. The
+voter's timeouts last for hours. The addresses of the other voters accept connections but send no responses.
+So the state of the voter depends only on the requests that a test sends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BOTH = pytest.mark.parametrize("kinds", [(SmallKafka, Kwire)], ids=["both"])
 """Parametrizes a test that compares both kinds of broker. `--only` deselects the test."""
 METADATA = "__cluster_metadata"
 ANSWERED = {1: 18, 18: 4, 52: 2, 53: 1, 54: 1, 59: 1, 82: 0}
-"""The API keys and latest versions that the simulated voters advertise."""
+"""The APIs that the simulated voters advertise, as API key and latest version."""
 STILL = {"metadata.max.idle.interval.ms": "0"}
 """Prevents periodic no-op records, so that the logs of all voters reach the same end offset."""
 PATIENT = {
@@ -51,7 +51,6 @@ def directory_id(node_id: int) -> bytes:
 
 
 def read_quorum_state(node: Broker) -> Fields:
-    """Read the `quorum-state` file."""
     state: Fields = json.loads((node.log_dir / f"{METADATA}-0" / "quorum-state").read_bytes())
     return state
 
@@ -112,8 +111,6 @@ def without_messages(answer: Any) -> Any:
 
 
 class IsolatedVoter:
-    """The running voter."""
-
     def __init__(self, node: Broker, quorum: Quorum, node_id: int) -> None:
         self.node = node
         self.quorum = quorum
@@ -122,7 +119,10 @@ class IsolatedVoter:
         self._client = RawClient(node.controller_bootstrap)
 
     def request(self, api: str, version: int, fields: Fields) -> Any:
-        """Send a request. Return the response without messages, or `closed`, `silence` or `ended`."""
+        """Send a request. Return the response without error messages, or a word if there is none.
+
+        The word is `closed` (the connection), `silence` (a timeout), or `ended` (the process).
+        """
         try:
             answer = self._client.outcome(encode_request(api, version, fields), api, version)
         except OSError:
@@ -136,9 +136,9 @@ class IsolatedVoter:
         return without_messages(answer)
 
     def epoch_and_leader(self) -> tuple[int, int]:
-        """Return the voter's epoch and leader, taken from its response to a Vote request with an old epoch.
+        """Return the voter's epoch and leader id, which it reports in response to a Vote with an old epoch.
 
-        Raises OSError.
+        Raises OSError if the voter does not respond.
         """
         partition = {"PartitionIndex": 0, "ReplicaEpoch": 0, "ReplicaId": 3, "PreVote": True}
         topics = [{"TopicName": METADATA, "Partitions": [partition]}]

@@ -12,7 +12,7 @@ RUN_SECONDS = 300
 
 
 def java_outputs(program: str, questions: Iterable[str]) -> list[str]:
-    """Return the output line of ``interop/java/PROGRAM.java`` for each input line.
+    """Return the output lines of ``interop/java/PROGRAM.java``, one for each input line in `questions`.
 
     Raises Missing without a JDK, and RuntimeError if the program fails.
     """

@@ -21,7 +21,7 @@ STOP_SECONDS = 60
 
 @cache
 def compiled(name: str) -> Path:
-    """Compile ``interop/java/NAME.java`` and return the directory with its class files.
+    """Compile ``interop/java/NAME.java`` if it has changed, and return the directory of its class files.
 
     Raises Missing without a JDK.
     """
@@ -95,7 +95,7 @@ class JavaProgram:
     def until(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
         """Wait until the condition is true.
 
-        Raises RuntimeError with the end of the log if the program ends first.
+        Raises RuntimeError with `what` and the end of the log if the program ends first, or at the timeout.
         """
         deadline = time.monotonic() + seconds
         while not condition():
@@ -107,7 +107,7 @@ class JavaProgram:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """Send SIGKILL to the program."""
+        """Send SIGKILL, and wait until the program has ended."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(STOP_SECONDS)

@@ -75,7 +75,7 @@ def create_topic(
         ],
     )
     topic = answer["Topics"][0]
-    # Apache Kafka's broker sends CreateTopics to the controller again if their connection breaks. The first
+    # Apache Kafka's broker repeats CreateTopics if its connection to the controller breaks. The first
     # request may have created the topic already.
     assert topic["ErrorCode"] in (0, TOPIC_ALREADY_EXISTS), answer
     wait_for_topic(client, name, partitions)
@@ -111,7 +111,7 @@ def produce(
     acks: int = -1,
     **fields: Any,
 ) -> Fields:
-    """Produce to one partition. `topic` is a topic name, or a topic id in bytes."""
+    """Produce to one partition. `topic` is a name, or an id in bytes. `fields` are further request fields."""
     who = {"TopicId": topic} if isinstance(topic, bytes) else {"Name": topic}
     return client.call(
         "Produce",
@@ -133,7 +133,7 @@ def fetch(
     partition_fields: Fields | None = None,
     **fields: Any,
 ) -> Fields:
-    """Fetch one partition without a fetch session and with a maximum wait of 0 ms."""
+    """Fetch one partition without a fetch session and, unless `fields` change it, with MaxWaitMs 0."""
     who = {"TopicId": topic} if isinstance(topic, bytes) else {"Topic": topic}
     request: Fields = {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, **fields}
     details = {
@@ -155,7 +155,7 @@ def fill(client: RawClient, topic: str, batches: int, *, partition: int = 0) -> 
 
 
 def wait_for_coordinator(client: RawClient, group: str) -> None:
-    """Wait until the group has a coordinator. The first FindCoordinator creates __consumer_offsets."""
+    """Wait until the group's coordinator responds to OffsetFetch. Creates __consumer_offsets if needed."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         found = client.call("FindCoordinator", 3, Key=group, KeyType=0)["ErrorCode"]

@@ -41,10 +41,7 @@ def alone_in_target() -> Iterator[None]:
 
 
 def require_java() -> str:
-    """Return the path of the ``java`` command.
-
-    Raises Missing.
-    """
+    """Return the path of the ``java`` command. Raises Missing if it is not on the PATH."""
     java = shutil.which("java")
     if java is None:
         raise Missing(
@@ -54,7 +51,10 @@ def require_java() -> str:
 
 
 def fetch_jars(pom: Path, destination: Path, *settings: str) -> Path:
-    """Return the directory with the dependencies of a pom. Maven downloads them on first use."""
+    """Return `destination`, which contains the dependencies of a pom. Maven downloads them on first use.
+
+    `settings` are arguments of Maven. Raises Missing if Maven is missing or fails.
+    """
     complete = destination / ".complete"
     wanted = "\n".join([pom.read_text(), *settings])
     if complete.exists() and complete.read_text() == wanted:
@@ -124,7 +124,7 @@ def kafka_clients_jar() -> Path:
 
 @cache
 def spark_python() -> str:
-    """Return the path of a Python with PySpark: this interpreter, or a virtual environment in target/."""
+    """Return the path of a Python with PySpark: this interpreter, or one in target/ (installed if needed)."""
     if importlib.util.find_spec("pyspark") is not None:
         return sys.executable
     python = SPARK_VENV / "bin" / "python"

@@ -152,7 +152,10 @@ class Talk:
         return self.next(answered_as, began)
 
     def next(self, answered_as: tuple[str, int] | None, began: float | None = None) -> Any:
-        """Receive a response of this API, or bare SASL bytes. Return `closed` or `silence` without one."""
+        """Return the next response, or bare SASL bytes if `answered_as` is None, or `closed`, or `silence`.
+
+        `answered_as` is the API and version of the response. `began` is the time of the request.
+        """
         began = time.monotonic() if began is None else began
         try:
             frame = self.client.read_frame()
@@ -205,7 +208,7 @@ class Talk:
                 place["SessionLifetimeMs"] = "some"
 
     def hide_server_first(self) -> bytes | None:
-        """Mask the random parts of the server's first message in `seen`, and return the original message."""
+        """Mask random parts of the server's first message in `seen`. Returns the message, or None if none."""
         place = self.seen[-1][0]
         if not isinstance(place, dict):
             return None

@@ -36,7 +36,7 @@ SCENARIOS: dict[str, Scenario] = {}
 def scenario(
     seconds: float = 60.0, needs: str = "", *, is_alone: bool = False
 ) -> Callable[[Observe], Observe]:
-    """Register a function as a scenario. ``needs`` names an optional requirement such as ``spark``."""
+    """Return a decorator that registers a scenario. ``needs`` is an optional requirement like ``spark``."""
 
     def register(observe: Observe) -> Observe:
         name = f"{observe.__module__.rpartition('.')[2]}.{observe.__name__}"

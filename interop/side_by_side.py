@@ -123,9 +123,9 @@ def _observations(scenario: Scenario, apache: Broker, first: Future[Any], *, aga
 
 
 def _run_on_new_broker(scenario: Scenario, broker: Broker) -> Any:
-    """Start a new broker, run the scenario on it, and discard it.
+    """Start `broker`, run the scenario on it, and discard it.
 
-    Raises Failed.
+    Raises Failed if the broker does not start or the scenario fails.
     """
     try:
         broker.start()

@@ -29,7 +29,7 @@ class Case:
         self.settings = {"log.dirs": f"{root}/a,{root}/b"}
 
     def partition(self, name: str) -> Path:
-        """Return the path of a partition in the directory."""
+        """Return the path of one partition of `t` in the directory `name`."""
         return next(path for path in sorted((self.root / name).glob("t-*")) if path.is_dir())
 
 

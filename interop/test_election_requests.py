@@ -70,7 +70,7 @@ class Transcript:
         return make()
 
     def on_response(self, answer: Any) -> None:
-        """Take the voter's epoch and leader from a response."""
+        """Take the voter's epoch and leader from a response, if the response has them."""
         response: Any = answer
         for name in ("Topics", "Responses"):
             if response != "closed" and response.get(name):
@@ -108,7 +108,7 @@ class Transcript:
         return self._rng.choices([*others, UNKNOWN_ID, -1], [10, 10, 1, 1])[0]
 
     def _to(self, version: int) -> tuple[Fields, Fields]:
-        """Return the receiver's fields: those at the top level of the request and those of its partition."""
+        """Return the fields of a request that name its receiver: at the top level, and in the partition."""
         if version == 0:
             return {}, {}
         node_id = self._rng.choices([self._node_id, self._other()], [9, 1])[0]
@@ -183,7 +183,7 @@ class Transcript:
         )
 
     def _topics(self, part: Fields) -> list[Fields]:
-        """Return a topic list with the metadata partition, or rarely with another topic or partition."""
+        """Return a topic list with the metadata partition, or rarely with partition 1 of its topic."""
         index = self._rng.choices([0, 1], [40, 1])[0]
         return [{"TopicName": METADATA, "Partitions": [{"PartitionIndex": index, **part}]}]
 

@@ -51,7 +51,7 @@ def quorums() -> Iterator[dict[int, Quorum]]:
 
 
 def voter_in_role(quorums: dict[int, Quorum], role: str, kind: type[Broker]) -> Any:
-    """Start an isolated voter of this kind in this role."""
+    """Return a context manager that starts an isolated voter in a role of ROLES."""
     if role == "sole voter":
         return isolated_voter(quorums[1], 1, kind)
     quorum = quorums[3]
@@ -338,7 +338,10 @@ def malformed(partition: Fields) -> dict[str, list[Fields]]:
 
 
 def observe_responses(quorums: dict[int, Quorum], role: str, kind: type[Broker]) -> dict[str, Any]:
-    """Send all invalid requests to a voter in this role, and return its responses."""
+    """Send invalid requests to a voter in this role. Returns its responses by label.
+
+    kwire's voter also gets the harmful requests, whose responses are not returned.
+    """
     with voter_in_role(quorums, role, kind) as voter:
         if role == "leader of three":
             end = {"PartitionIndex": 0, "LeaderId": voter.quorum.leader_id, "LeaderEpoch": voter.quorum.epoch}

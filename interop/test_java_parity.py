@@ -1,7 +1,7 @@
 """Checks that the expected results stored in kwire's tests equal the results of Apache Kafka's classes.
 
 The results are message bytes, assignments, regular expression matches, topic hashes, error responses and
-partition changes. These tests compare kwire with the stored results and need no JVM:
+partition changes. Other tests compare kwire with the stored results and need no JVM:
 `tests/wire/test_java_bytes.py`, `tests/coordinator/groups/assignors/test_parity.py`,
 `tests/coordinator/groups/consumer`, `tests/broker/api/request/test_error_responses.py` and
 `tests/broker/controller/test_partition_parity.py`.

@@ -89,7 +89,7 @@ def fetch(topic_id: Uuid, offset: int, *, max_wait_ms: int = 0) -> FetchRequest:
 
 
 async def exercise_apis(client: Client, broker: Broker) -> Uuid:
-    """Send requests of every API that brokers use between each other. Return the id of the created topic."""
+    """Create a topic, write to it and read from it over peer connections. Returns the topic id."""
     names = ApiVersionsRequest(client_software_name="kwire", client_software_version=kwire_version())
     assert {18, 3, 1} <= {each.api_key for each in (await client.request(names)).api_keys}
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[])

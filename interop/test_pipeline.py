@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from interop.brokers import Broker
-from interop.pipeline.job_runs import MASTER, Jobs, said
+from interop.pipeline.job_runs import MASTER, Jobs, output_of
 
 FLIGHTS = 3_000
 DEMO_S = 540.0
@@ -33,7 +33,7 @@ def test_every_job_runs_on_either_broker(brokers: tuple[Broker, Broker], tmp_pat
     started = jobs.start_module(
         "kwire.pipeline.demo", str(demo), "--limit", str(FLIGHTS), "--master", MASTER, *ends
     )
-    said(started, seconds=DEMO_S)
+    output_of(started, seconds=DEMO_S)
     outcome = {path.stem: path.read_text() for path in demo.glob("*.out")}
     assert outcome["replay"] == f"{FLIGHTS} events into flights\n"
     for name in ("audit-archive", "audit-restored"):
@@ -55,4 +55,4 @@ def test_every_job_runs_on_either_broker(brokers: tuple[Broker, Broker], tmp_pat
     # A second run finds no new records.
     path = str(demo / "archive.toml")
     again = jobs.start_module("kwire.pipeline.cli", "archive", "--config", path, "--master", MASTER)
-    assert "0 commits" in said(again)
+    assert "0 commits" in output_of(again)

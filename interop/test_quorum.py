@@ -66,7 +66,7 @@ def quorum(port: int) -> Fields:
 
 
 def follows(broker: Broker, controller: Broker) -> bool:
-    """Return whether the end of the broker's metadata log equals the end of the controller's."""
+    """Return whether one of the two metadata logs contains the last 300 bytes of the other."""
     own, its = log_of(broker), log_of(controller)
     return bool(own) and (its[-300:] in own or own[-300:] in its)
 

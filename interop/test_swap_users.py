@@ -75,7 +75,7 @@ class Made:
         assert {made["ErrorCode"] for made in self.tokens} == {0}
         until(lambda: alice.is_known(self.tokens[-1]["Hmac"]))
 
-    def come(self, listener: Listener) -> None:
+    def check_logins(self, listener: Listener) -> None:
         """Check that existing users and tokens can authenticate, and that deleted ones cannot."""
         for name, (mechanism, secret) in self.users.items():
             with Talk(listener.bootstrap) as talk:
@@ -92,7 +92,7 @@ class Made:
                     )
                     assert talk.metadata() != "closed"
 
-    def are_described(self, plain: RawClient, alice: TokenClient) -> None:
+    def check_descriptions(self, plain: RawClient, alice: TokenClient) -> None:
         """Check that the broker describes users and tokens as they were created."""
         for name, (mechanism, _) in self.users.items():
             (response,) = describe(plain, name)["Results"]
@@ -121,10 +121,10 @@ def test_users_and_tokens_survive_a_swap(order: list[str]) -> None:
             broker = shared.start(order[turn % 2])
             with RawClient(broker.bootstrap) as plain, plain_token_client(listener, "alice") as alice:
                 until(lambda: len(alice.described()) >= len(made.tokens))
-                made.are_described(plain, alice)
-                made.come(listener)
+                made.check_descriptions(plain, alice)
+                made.check_logins(listener)
                 made.make(turn, plain, alice)
-                made.come(listener)
+                made.check_logins(listener)
             shared.end(how)
             assert shared.files("__cluster_metadata-0/*.checkpoint"), "no snapshot was written"
             output = log_messages_by_shape(broker.log_text())

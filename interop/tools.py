@@ -153,10 +153,7 @@ def a_file(text: str) -> Iterator[str]:
 
 
 def lines_of(outcome: Outcome) -> list[str]:
-    """Return the normalized lines of standard output and standard error, followed by the exit status.
-
-    Lines of stack traces and logs are left out.
-    """
+    """Return the normalized output lines, without stack traces and logs, followed by the exit status."""
     lines = [steady(line) for line in (outcome.stdout + "\n" + outcome.stderr).splitlines()]
     return [*(line for line in lines if line and not NOISE.match(line)), f"exit {outcome.status}"]
 
@@ -187,6 +184,6 @@ def errors_only(lines: list[str]) -> list[str]:
 
 
 def columns(lines: list[str], *kept: int) -> list[list[str]]:
-    """Return the chosen columns of a printed table with sorted rows, followed by the exit status."""
+    """Return the columns with these numbers of a printed table, rows sorted, followed by the exit status."""
     rows = [line.split(" ") for line in lines[:-1]]
     return [*sorted([row[index] for index in kept if index < len(row)] for row in rows), [lines[-1]]]

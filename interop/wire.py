@@ -29,7 +29,7 @@ INTEGERS = {
 
 
 class Truncated(Exception):
-    """The bytes end before the message is complete."""
+    """The bytes are shorter or longer than the message."""
 
 
 class Versions:

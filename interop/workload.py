@@ -19,7 +19,7 @@ class Sent:
 
 
 def records(count: int) -> list[Sent]:
-    """Return records of several kinds: without key, value or headers, with equal keys, and large records.
+    """Return records of several kinds: without key, value or headers, with equal keys, of different sizes.
 
     Each record has a key or a value.
     """

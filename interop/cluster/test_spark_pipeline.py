@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from interop.cluster.nodes import CLUSTER_KINDS, Cluster
-from interop.pipeline.job_runs import JOB_SECONDS, Jobs, kafka, produce_odd, read, said
+from interop.pipeline.job_runs import JOB_SECONDS, Jobs, kafka, output_of, produce_odd, read
 from interop.pipeline_kills.checker import check_archive
 from interop.pipeline_kills.processes import JobProcess
 from interop.pipeline_kills.reading import Records, read_ends
@@ -70,7 +70,7 @@ def killed_amid(cluster: Cluster, job: JobProcess, topic: str, has_begun: Callab
     victim = next(leader for leader in leaders if leader not in cluster.controllers)
     assert not job.has_ended, "it was done before the broker was killed"
     cluster.nodes[victim].kill()
-    said(job)
+    output_of(job)
     cluster.start_node(victim)
     for name, partitions in cluster.all_partitions().items():
         cluster.wait_until_in_sync(name, partitions)

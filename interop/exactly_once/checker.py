@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class Evidence:
-    """All observations, made after the load has ended and every transaction timeout has passed."""
+    """All observations. `content` and `ends` are read after the last transaction timeout has passed."""
 
     transactions: dict[tuple[str, int], Transaction]
     content: Content
@@ -73,7 +73,7 @@ def _transactions(evidence: Evidence) -> Iterator[Finding]:
             if (
                 transaction is None
                 or mark.partition != partition
-                or mark.place >= transaction.counts.get(partition, 0)
+                or mark.position >= transaction.counts.get(partition, 0)
             ):
                 yield Finding("foreign", f"{where}: {mark}")
                 continue
@@ -138,7 +138,7 @@ def _views(evidence: Evidence) -> Iterator[Finding]:
 def _first_difference(
     seen: list[tuple[int, bytes]], expected: list[tuple[int, bytes]]
 ) -> tuple[int, str, str]:
-    """Return the first index at which the two lists differ, and the values of both lists at this index."""
+    """Return the first index at which the lists differ, and descriptions of both records at this index."""
     at = next(
         (at for at, (left, right) in enumerate(zip(seen, expected, strict=False)) if left != right),
         min(len(seen), len(expected)),
@@ -151,5 +151,5 @@ def _shown(records: list[tuple[int, bytes]], at: int) -> str:
 
 
 def _some(marks: set[Mark]) -> str:
-    shown = [f"{mark.partition}[{mark.place}]" for mark in sorted(marks)]
+    shown = [f"{mark.partition}[{mark.position}]" for mark in sorted(marks)]
     return " ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")

@@ -32,7 +32,7 @@ class Writer(Protocol):
     def send(self, partition: int, value: bytes) -> None: ...
 
     def flush(self) -> None:
-        """Wait until the broker has accepted or rejected every record that was sent."""
+        """Wait at most two seconds until the broker has accepted or rejected every sent record."""
 
     def commit(self) -> None: ...
 
@@ -161,7 +161,7 @@ class Reader(Protocol):
     """A reader of committed records."""
 
     def poll(self) -> list[Seen]:
-        """Return the records that arrive within a short time, possibly none."""
+        """Return the records that arrive within 100 ms, possibly none. Raises ClientFailed after an error."""
 
     def close(self) -> None: ...
 

@@ -101,7 +101,10 @@ class Instances:
 
 
 class RecordFeed:
-    """Writes several hundred records per second to the source topic until `end` is called."""
+    """A thread that writes `records_per_second` records to a topic, until `end` is called.
+
+    `value` returns the value of a record, whose number is the argument.
+    """
 
     def __init__(
         self,
@@ -143,7 +146,7 @@ class RecordFeed:
             self._producer.poll(0)
 
     def end(self) -> int:
-        """Stop and return the number of written records, all of which are acknowledged."""
+        """Stop the thread, and return the number of written records, all of which are acknowledged."""
         self._ended.set()
         self._thread.join()
         assert self._producer.flush(60) == 0, "the source could not be written"

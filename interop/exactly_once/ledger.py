@@ -22,12 +22,12 @@ class Outcome(Enum):
 
 
 class Mark(NamedTuple):
-    """The identity of a record. `place` is its index among the transaction's records in the partition."""
+    """The identity of a record. `position` is its index among the transaction's records in the partition."""
 
     transactional_id: str
     number: int
     partition: int
-    place: int
+    position: int
 
 
 def encode_value(mark: Mark, padding: str = "") -> bytes:

@@ -113,12 +113,15 @@ class Load:
             process.send_signal(signal_)
 
     def end_writers(self) -> dict[tuple[str, int], Transaction]:
-        """Wait until each producer has ended its transaction. Return the logged transactions."""
+        """Let each producer end its transaction, then stop the producers. Returns the logged transactions."""
         _end(self._writers, WRITERS_END_S)
         return read_ledgers(self._ledgers)
 
     def end_readers(self, content: Content) -> dict[str, Content]:
-        """Wait until each reader has reached the end of the topic. Return the records that each has read."""
+        """Wait until each reader has read all of `content`, but at most READERS_END_S, and stop the readers.
+
+        Return the records that each reader has read.
+        """
         deadline = time.monotonic() + READERS_END_S
         last = {partition: records[-1][0] for partition, records in content.items() if records}
         while time.monotonic() < deadline:
@@ -227,7 +230,7 @@ def final_content(broker: Broker, ends: dict[int, tuple[int, int]], quiet_s: flo
                 content[partition].append((offset, value))
                 quiet_since = time.monotonic()
     except ClientFailed:
-        pass  # the checker reports the missing records
+        pass  # The checker reports the missing records.
     finally:
         reader.close()
     return content

@@ -84,7 +84,7 @@ class TransactionalProducer:
         self._dropped = [*self._dropped[-3:], writer]
 
     def _begin(self, name: str) -> tuple[int, list[Mark]]:
-        """Log the next transaction. Return its number, and its records in the order of sending."""
+        """Log the next transaction of the id `name`. Return its number and its records in sending order."""
         self._number += 1
         counts = {
             partition: self._rng.randint(1, 8)
@@ -106,7 +106,7 @@ class TransactionalProducer:
                 writer.flush()
 
     def _transaction(self, writer: Writer) -> Writer:
-        """Run one transaction. Return the producer for the next transaction: this one or a new one."""
+        """Run one transaction. Return the producer for the next transaction: `writer` or a new one."""
         number, marks = self._begin(self._id)
         committing = False
         try:
@@ -149,7 +149,7 @@ class TransactionalProducer:
         return self._successor()
 
     def _replace(self, writer: Writer) -> Writer:
-        """Fence a producer in the middle of a transaction. The fenced producer then tries to continue."""
+        """Fence `writer` during a transaction, and let it try to continue. Returns a new producer."""
         number, marks = self._begin(self._id)
         try:
             writer.begin()
@@ -176,7 +176,7 @@ class TransactionalProducer:
         self._ledger.end(self._id, number, Outcome.COMMITTED, "after it was replaced")
 
     def _leave_open(self) -> None:
-        """Leave a transaction open until it times out. It has a transactional id of its own."""
+        """Leave a transaction open until it times out. The transaction has a transactional id of its own."""
         name = f"{self._id}-left-{self._number + 1}"
         number, marks = self._begin(name)
         self._ledger.end(name, number, Outcome.ABORTED, "left open")

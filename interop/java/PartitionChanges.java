@@ -20,7 +20,7 @@ import org.apache.kafka.server.common.MetadataVersion;
  * Computes how a controller changes a partition after broker failures, AlterPartition requests and reassignments.
  *
  * Reads one JSON object per line: a partition, the eligible leaders, and the requested change. Prints the fields
- * of the PartitionChangeRecord in a fixed order, or "none" if nothing changes.
+ * of the PartitionChangeRecord in a fixed order, or "none" if the partition does not change.
  */
 public final class PartitionChanges {
     private static final Uuid TOPIC = new Uuid(1, 1);

@@ -25,7 +25,7 @@ WAIT_S: Final = 30.0
 
 
 class Jobs:
-    """Runs jobs in the Python that has PySpark. Their files and logs are in one directory."""
+    """A runner of jobs in the Python that has PySpark. It keeps their files and logs in one directory."""
 
     def __init__(self, directory: Path, **variables: str) -> None:
         self._directory = directory
@@ -40,17 +40,17 @@ class Jobs:
         )
 
     def start_module(self, *arguments: str) -> JobProcess:
-        """Start another Python module that runs jobs itself."""
+        """Start a module in the Python that has PySpark."""
         log = self._directory / f"{next(self._numbers)}.log"
         return JobProcess([spark_python(), "-m", *arguments], self._environment, self._directory, log)
 
     def run(self, job: str, config: Mapping[str, Any], *options: str, status: int = 0) -> str:
-        """Run a job until it ends, and return the output of the job and of Spark."""
-        return said(self.start(job, config, *options), status)
+        """Run a job, which must end with this exit status. Returns the output of the job and of Spark."""
+        return output_of(self.start(job, config, *options), status)
 
 
-def said(process: JobProcess, status: int = 0, seconds: float = JOB_SECONDS) -> str:
-    """Wait until the process ends, check its exit status, and return its output."""
+def output_of(process: JobProcess, status: int = 0, seconds: float = JOB_SECONDS) -> str:
+    """Wait until the process ends, which it must do with this exit status, and return its output."""
     try:
         assert process.wait(seconds) == status, process.tail(3000)
     finally:
@@ -67,7 +67,7 @@ def kafka(broker: Served, *topics: str, **options: Any) -> dict[str, Any]:
 def read(broker: Served, *topics: str) -> dict[Partition, dict[int, Record]]:
     """Return the committed records of topics by partition and offset, as a plain consumer reads them.
 
-    Raises Unreadable.
+    Raises Unreadable if this fails for WAIT_S.
     """
     deadline = time.monotonic() + WAIT_S
     while True:
@@ -83,7 +83,7 @@ def read(broker: Served, *topics: str) -> dict[Partition, dict[int, Record]]:
 
 
 def produce_odd(broker: Served, topic: str, partitions: int, began_ms: int) -> None:
-    """Produce unusual records over 18 days, with offset gaps from markers and aborted transactions."""
+    """Produce unusual records in transactions, a third of them aborted. Timestamps span 18 days."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "odd"})
     producer.init_transactions(WAIT_S)
     for number in range(40):

@@ -1,6 +1,6 @@
 """The job `windows` with unusual event times: missing, out of Spark's range, before 1970, or in the future.
 
-Other tests check that the job rejects recreated topics, and topics that contain its own results.
+One test checks that the job rejects recreated topics, and topics that contain the results of the job.
 """
 
 # The type annotations of the client library are incomplete.

@@ -62,7 +62,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 def size(consumer: Consumer, topic: str, partitions: int) -> int:
-    """Return the number of offsets, including those of open transactions, or 0 without a leader."""
+    """Return the sum of the partitions' end offsets, or 0 if the topic or a leader does not exist."""
     if topic not in consumer.list_topics(timeout=WAIT_S).topics:
         return 0
     try:
@@ -82,7 +82,7 @@ def make_odd(broker: Broker) -> None:
 
 
 def map_of(broker: Broker, topic: str, partition: int) -> dict[int, int]:
-    """Return the offset map of a partition. Check that its source ranges have no gaps and no overlaps."""
+    """Return target offsets by source offset. Check that the ranges of source offsets are contiguous."""
     found: dict[int, int] = {}
     reached = None
     for record in read(broker, topic + ".offset-map")[topic + ".offset-map", partition].values():
@@ -122,9 +122,9 @@ def stable_end(broker: Broker, topic: str, partition: int) -> int:
 
 
 def kill_on_its_way(jobs: Jobs, config: Mapping[str, Any], pair: Pair, chance: Random, records: int) -> None:
-    """Start the mirror. Once the target has more records, kill the driver and its child processes.
+    """Start the mirror. When the target has more records, kill the driver and its child processes.
 
-    The number of records to wait for is random.
+    The number of new records is random, and at most a fifth of `records`.
     """
     consumer = Consumer({"bootstrap.servers": pair.target.bootstrap, "group.id": "watch"})
     wanted = size(consumer, "flights" + SUFFIX, PARTITIONS) + chance.randint(1, records // 5)

@@ -35,7 +35,7 @@ LATE = 25
 
 @pytest.fixture(scope="module")
 def flights(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """Return the departures in the topic `flights`, as a consumer reads them."""
+    """Write departures to the topic `flights`, and return them as a consumer reads them."""
     directory = tmp_path_factory.mktemp("replay")
     replay = {"topic": "flights", "partitions": PARTITIONS, "limit": FLIGHTS, "client": client(broker)}
     assert f"{FLIGHTS} events into flights\n" in jobs_in(directory).run("replay", {"replay": replay})
@@ -99,7 +99,7 @@ def check(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 
 
 def counted(checkpoint: Path) -> dict[str, int]:
-    """Return the counts of the job, added up over all micro-batches."""
+    """Return the job's counts by name, added up over all micro-batches."""
     found: dict[str, int] = {}
     for path in (checkpoint / "counts").glob("*.json"):
         for name, count in json.loads(path.read_text()).items():

@@ -1,6 +1,6 @@
 """Archives that are restored into a data directory, on which kwire and Apache Kafka start without repairs.
 
-Another test checks that corrupt data directories are rejected.
+Another test checks that the job `archive` reports or skips a corrupt segment.
 """
 
 # The type annotations of the client library are incomplete.

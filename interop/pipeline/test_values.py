@@ -83,9 +83,9 @@ class Orders:
         self.data: dict[Partition, Any] = {}
         """The expected decoded value by partition and offset, or None if there is none."""
         self.dead: dict[Partition, tuple[Any, ...]] = {}
-        """The key, value, headers, timestamp, and a part of the expected reason."""
+        """The key, value, headers, timestamp, and a part of the expected error."""
 
-    def write(self, schema: Any, orders: list[dict[str, Any]]) -> list[bytes]:
+    def encode(self, schema: Any, orders: list[dict[str, Any]]) -> list[bytes]:
         """Encode orders with confluent's Avro serializer."""
         with SchemaRegistryClient({"url": self._url}) as client:
             serializer = AvroSerializer(client, json.dumps(schema))
@@ -93,7 +93,10 @@ class Orders:
             return [serializer(order, where) for order in orders]
 
     def send(self, value: bytes | None, data: Any, why: str = "") -> None:
-        """Send a record to the two partitions alternately, and note the expected result."""
+        """Send a record to the two partitions alternately, and note the expected decoded `data`.
+
+        `why` is a part of the expected error, or empty if the value is valid.
+        """
         partition = sum(self._next) % PARTITIONS
         place = (partition, self._next[partition])
         self._next[partition] += 1
@@ -173,7 +176,7 @@ def test_avro_orders_become_columns_and_others_dead_letters(broker: Broker, tmp_
         old: list[dict[str, Any]] = [
             {"id": n, "client": f"c{n}", "cost": Decimal(n) / 100, "note": ""} for n in range(100)
         ]
-        values = orders.write(OLD, old)
+        values = orders.encode(OLD, old)
         for order, value in zip(old, values, strict=True):
             orders.send(value, order)
             if order["id"] % 25 == 7:

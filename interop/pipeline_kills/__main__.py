@@ -16,7 +16,7 @@ EVERY, LAST, NEVER = "every", "last", "never"
 
 
 def main() -> int:
-    """Run the trials. Return the exit status, which is 1 if there is a finding."""
+    """Run the trials. Return the exit status: 1 if there is a finding, 2 if the trials cannot run."""
     parser = argparse.ArgumentParser(prog="python -m interop.pipeline_kills", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="how many trials for each job and victim")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
@@ -63,7 +63,10 @@ def main() -> int:
 
 
 def trials(cells: list[tuple[str, str]], first: int, last: int) -> Iterator[tuple[str, str, int]]:
-    """Yield all cells with the first seed, then all with the next seed, so an early end covers every cell."""
+    """Yield each of `cells`, a job and a victim, with the first seed, then each with the next seed.
+
+    So every cell has had about as many trials if the time limit ends the run early.
+    """
     for seed in range(first, last + 1):
         for job, victim in cells:
             yield job, victim, seed

@@ -44,7 +44,7 @@ def partition_name(place: Partition) -> str:
     return f"{place[0]}-{place[1]}"
 
 
-def compare(place: str, truth: Sequence[Record], found: Sequence[Record], *, kinds: bool) -> list[Finding]:
+def compare(name: str, truth: Sequence[Record], found: Sequence[Record], *, kinds: bool) -> list[Finding]:
     """Compare records by offset. With `kinds`, also compare their timestamp types."""
     findings = []
     by_offset: dict[int, Record] = {}
@@ -68,7 +68,7 @@ def compare(place: str, truth: Sequence[Record], found: Sequence[Record], *, kin
         (CHANGED, changed),
     ):
         if offsets:
-            findings.append(Finding(kind, f"{place}: {len(offsets)} offsets, {_some(offsets)}"))
+            findings.append(Finding(kind, f"{name}: {len(offsets)} offsets, {_some(offsets)}"))
     return findings
 
 
@@ -110,7 +110,7 @@ def check_archive(truth: Records, ends: Mapping[Partition, int], archive: Path) 
 
 
 def check_manifests(manifests: Sequence[Manifest], ends: Mapping[Partition, int]) -> list[Finding]:
-    """Check that manifests are numbered without gaps, and that their ranges have no gaps and reach `ends`."""
+    """Check that the numbers of manifests have no gaps, and that each partition is archived up to its end."""
     findings = []
     if [manifest.number for manifest in manifests] != list(range(len(manifests))):
         findings.append(Finding(MANIFEST, f"numbers {[manifest.number for manifest in manifests]}"))
@@ -166,7 +166,10 @@ def _date(timestamp_ms: int) -> str:
 
 
 def check_same(truth: Records, found: Records, suffix: str) -> list[Finding]:
-    """Check topics that must have the source's records at the same offsets. Their names end with `suffix`."""
+    """Check topics that must have the source's records at the same offsets.
+
+    The name of such a topic is that of the source topic and `suffix`.
+    """
     findings = []
     for (topic, partition), records in truth.items():
         other = found.get((topic + suffix, partition), [])
@@ -177,7 +180,10 @@ def check_same(truth: Records, found: Records, suffix: str) -> list[Finding]:
 def check_mapped(
     place: Partition, truth: Sequence[Record], found: Sequence[Record], entries: Sequence[Entry], end: int
 ) -> list[Finding]:
-    """Check a partition that must have the source's records in the same order, and its offset map."""
+    """Check a partition that must have the source's records in the same order, and its offset map.
+
+    `end` is the end offset of the source partition.
+    """
     name = partition_name(place)
     findings = check_order(name, truth, found)
     source = {record.offset: record for record in truth}

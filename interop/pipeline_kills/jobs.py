@@ -81,7 +81,7 @@ class Job(ABC):
 
     name: ClassVar[str]
     command: ClassVar[str]
-    """The name of the pipeline's command."""
+    """The name of the job in the command line of the pipeline."""
     victims: ClassVar[tuple[str, ...]] = VICTIMS
     """The kinds of processes that can be killed during the job."""
     setup: KillSetup
@@ -108,7 +108,7 @@ class Job(ABC):
     def snapshot(self) -> Any:
         """Return the state that another run of the finished job must not change.
 
-        Raises Unreadable.
+        Raises Unreadable if a topic of the job cannot be read.
         """
 
     @abstractmethod
@@ -149,7 +149,7 @@ def files_below(directory: Path) -> list[tuple[str, int, int]]:
 
 
 class ArchiveJob(Job):
-    """Archives both topics over the network."""
+    """The job `archive` for both topics, over the network."""
 
     name = "archive"
     command = "archive"
@@ -185,7 +185,7 @@ class ArchiveJob(Job):
 
 
 class ArchiveDirectoryJob(ArchiveJob):
-    """Archives both topics from the broker's files."""
+    """The job `archive` for both topics, from the broker's files."""
 
     name = "archive-directory"
 
@@ -194,7 +194,7 @@ class ArchiveDirectoryJob(ArchiveJob):
 
 
 class CompactJob(ArchiveJob):
-    """Compacts the small files of an archive. The job is a single process without Spark."""
+    """The job `compact`, which merges small files of an archive in a single process without Spark."""
 
     name = "compact"
     command = "compact"
@@ -267,7 +267,7 @@ class TopicJob(Job):
 
 
 class RestoreJob(TopicJob):
-    """Restores a topic without offset gaps, with the same offsets."""
+    """The job `restore` for a topic without offset gaps, with the same offsets."""
 
     name = "restore"
     command = "restore"
@@ -286,7 +286,7 @@ class RestoreJob(TopicJob):
 
 
 class RestoreMapJob(RestoreJob):
-    """Restores a topic with offset gaps, in transactions and with an offset map."""
+    """The job `restore` for a topic with offset gaps, in transactions and with an offset map."""
 
     name = "restore-map"
     same = ()
@@ -294,7 +294,7 @@ class RestoreMapJob(RestoreJob):
 
 
 class RestoreDirectoryJob(Job):
-    """Restores both topics into the data directory of a broker that has not run yet."""
+    """The job `restore` for both topics, into the data directory of a broker that has not run yet."""
 
     name = "restore-directory"
     command = "restore"
@@ -340,7 +340,7 @@ class RestoreDirectoryJob(Job):
 
 
 class MirrorJob(TopicJob):
-    """Mirrors both topics to other topics of the same cluster."""
+    """The job `mirror` for both topics, to other topics of the same cluster."""
 
     name = "mirror"
     command = "mirror"
@@ -363,7 +363,7 @@ class MirrorJob(TopicJob):
 
 
 class WindowsJob(Job):
-    """Aggregates flights by day and carrier. Only the last result of each window is checked."""
+    """The job `windows`: flights by day and carrier. Only the last result of each window is checked."""
 
     name = "windows"
     command = "windows"

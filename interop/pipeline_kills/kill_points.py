@@ -91,7 +91,10 @@ def compact_steps(before: Path, archive: Path, rng: Random) -> list[Step]:
 
 
 def directory_steps(directory: Path, size_bytes: int, rng: Random) -> list[Step]:
-    """Return the events of a restore into a directory. One event is a random size of the restored logs."""
+    """Return the events of a restore into a directory.
+
+    One event is a random size of the restored logs, less than `size_bytes`.
+    """
     building = directory.with_name(f".{directory.name}.restoring")
     wanted = rng.randrange(1, size_bytes)
 
@@ -126,7 +129,10 @@ def stream_steps(checkpoint: Path, steps: int, rng: Random) -> list[Step]:
 
 
 def delivery_steps(data: Path, topic: str, size_bytes: int, rng: Random) -> list[Step]:
-    """Return the events of writing to a topic. One event is a random size of the topic's first partition."""
+    """Return the events of writing to a topic.
+
+    One event is a random size of the first partition, less than `size_bytes`.
+    """
     wanted = rng.randrange(1, size_bytes)
 
     def reached() -> bool:
@@ -161,7 +167,7 @@ class TransactionLog:
         self._counts: dict[int, int] = {}
 
     def count(self, status: int) -> int:
-        """Read new records. Return how many transactions have entered this state so far."""
+        """Read new records. Return how many transactions with `about` in the id have entered this state."""
         for path in self._data.glob("__transaction_state-*/*.log"):
             self._follow(path)
         return self._counts.get(status, 0)

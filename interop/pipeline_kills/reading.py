@@ -48,7 +48,7 @@ class Unreadable(Exception):
 def read_topics(bootstrap: str, topics: Sequence[str]) -> Records:
     """Return the committed records of topics by partition.
 
-    Raises Unreadable.
+    Raises Unreadable if a partition cannot be read to its end within READ_S.
     """
     ends = read_ends(bootstrap, topics)
     consumer = _consumer(bootstrap, "read_committed")
@@ -63,7 +63,7 @@ def read_topics(bootstrap: str, topics: Sequence[str]) -> Records:
 def read_ends(bootstrap: str, topics: Sequence[str]) -> dict[Partition, int]:
     """Return the end offset of each partition, which counts markers and open transactions.
 
-    Raises Unreadable.
+    Raises Unreadable if the broker returns an error for a topic.
     """
     consumer = _consumer(bootstrap, "read_uncommitted")
     try:
@@ -142,10 +142,7 @@ class Manifest(NamedTuple):
 
 
 def read_manifests(archive: Path) -> list[Manifest]:
-    """Return all manifests in the order of their numbers.
-
-    Raises Unreadable.
-    """
+    """Return all manifests in the order of their numbers. Raises Unreadable if one is malformed."""
     found = []
     for path in sorted((archive / "_manifests").glob("*.json")):
         try:
@@ -164,12 +161,9 @@ def read_manifests(archive: Path) -> list[Manifest]:
 
 
 def read_parquet(path: Path) -> list[Record]:
-    """Return the records of a Parquet file of an archive.
-
-    Raises Unreadable.
-    """
+    """Return the records of a Parquet file of an archive. Raises Unreadable if the file is malformed."""
     try:
-        # Read it as a single file: a data set would add columns for the directory names.
+        # Read a single file, because a data set would add columns for the directory names.
         with pq.ParquetFile(path) as file:
             table = file.read()
     except (OSError, pa.ArrowException) as error:
@@ -187,7 +181,7 @@ def read_parquet(path: Path) -> list[Record]:
     return [
         Record(
             offset,
-            # The division must be exact, because timestamps of a topic are whole milliseconds.
+            # Kafka's timestamps are whole milliseconds. Other values stay as they are, so that they differ.
             time_us // 1000 if time_us % 1000 == 0 else time_us,
             kind,
             key,
@@ -209,7 +203,7 @@ class Entry(NamedTuple):
 def read_entries(records: Records, wanted_partition: int, wanted_job: str) -> list[Entry]:
     """Return the entries of a job and partition in an offset map.
 
-    Raises Unreadable.
+    Raises Unreadable if an entry is malformed.
     """
     found = []
     for place in records.values():

@@ -30,7 +30,7 @@ from interop.pipeline_kills.workload import BOOKINGS, EVENTS, FLIGHTS, fill
 from interop.reference import spark_jars, spark_python
 
 JOB_S: Final = 420.0
-"""The time limit of a run. It is longer than two minutes, after which all clients have given up."""
+"""The time limit of a run, in seconds. All clients have given up after two minutes."""
 LEAVE_S: Final = 90.0
 """The time in which a JVM must exit after its driver has ended, in seconds."""
 MOST_STARTS: Final = 5
@@ -47,7 +47,7 @@ PLANS: Final = {
     BROKER: [[BROKER]],
     EACH: [[DRIVER], [EXECUTOR, BROKER]],
 }
-"""The victims by trial: one list for the first start of the job, and one for each later start with kills."""
+"""By victim of a trial, the processes to kill: one list for each start of the job that is disturbed."""
 BROKER_SETTINGS: Final = {"log.cleaner.enable": "false"}
 
 
@@ -80,7 +80,7 @@ class Report(NamedTuple):
 def prepare_setup() -> Iterator[KillSetup]:
     """Start a broker, create the source topics and an archive of them.
 
-    Raises RuntimeError.
+    Raises RuntimeError if a job fails or the archive is wrong.
     """
     spark_jars()
     directory = Path(tempfile.mkdtemp(prefix="interop-kills-"))
@@ -100,8 +100,8 @@ def prepare_setup() -> Iterator[KillSetup]:
         )
         job = JOBS["archive"](found, directory / "prepared", "prepared")
         written = directory / "classes.jsa"
-        jvm = "" if CLASSES.exists() else f"-XX:ArchiveClassesAtExit={written}"
-        ended = run_to_end(job.command, job.config(), job.work_directory, jvm)
+        jvm_options = "" if CLASSES.exists() else f"-XX:ArchiveClassesAtExit={written}"
+        ended = run_to_end(job.command, job.config(), job.work_directory, jvm_options)
         if ended and written.exists():
             shutil.move(written, CLASSES)
         wrong = job.check()
@@ -118,13 +118,13 @@ def _client(broker: Kwire) -> dict[str, str]:
     return {"bootstrap.servers": broker.bootstrap}
 
 
-def job_environment(directory: Path, jvm: str = "") -> dict[str, str]:
+def job_environment(directory: Path, jvm_options: str = "") -> dict[str, str]:
     """Return the environment variables of a job that keeps Spark's work files below `directory`.
 
-    `jvm` are additional options of the job's JVMs, separated by spaces.
+    `jvm_options` are additional options of the job's JVMs, separated by spaces.
     """
     return {
-        **environment(jvm),
+        **environment(jvm_options),
         "SPARK_WORKER_DIR": str(directory / "workers"),
         "SPARK_LOCAL_DIRS": str(directory / "local"),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -132,7 +132,7 @@ def job_environment(directory: Path, jvm: str = "") -> dict[str, str]:
 
 
 def start(
-    command: str, config: Mapping[str, Any], directory: Path, master: str = LOCAL, jvm: str = ""
+    command: str, config: Mapping[str, Any], directory: Path, master: str = LOCAL, jvm_options: str = ""
 ) -> JobProcess:
     """Start a job of the pipeline and return its process."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -148,15 +148,17 @@ def start(
         "--master",
         master,
     ]
-    return JobProcess(arguments, job_environment(directory, jvm), directory, directory / f"{command}.log")
+    return JobProcess(
+        arguments, job_environment(directory, jvm_options), directory, directory / f"{command}.log"
+    )
 
 
-def run_to_end(command: str, config: Mapping[str, Any], directory: Path, jvm: str = "") -> bool:
+def run_to_end(command: str, config: Mapping[str, Any], directory: Path, jvm_options: str = "") -> bool:
     """Run a job. Return whether its JVM exited after the job had ended.
 
     Raises RuntimeError if the job fails.
     """
-    process = start(command, config, directory, jvm=jvm)
+    process = start(command, config, directory, jvm_options=jvm_options)
     try:
         status = process.wait(JOB_S)
         if status != 0:
@@ -167,7 +169,7 @@ def run_to_end(command: str, config: Mapping[str, Any], directory: Path, jvm: st
 
 
 def run(setup: KillSetup, name: str, victim: str, seed: int, *, audited: bool) -> Report:
-    """Run a trial and return its result. With `audited`, also run the pipeline's audit on the results."""
+    """Run a trial of the job `name`. With `audited`, also run the pipeline's audit on the results."""
     begun = time.monotonic()
     rng = Random(f"{name}/{victim}/{seed}")
     trial = f"{name}-{victim}-{seed}"
@@ -182,7 +184,7 @@ def run(setup: KillSetup, name: str, victim: str, seed: int, *, audited: bool) -
         for together in PLANS[victim]
     ]
     done = _Trial(job, kills, rng)
-    findings = done.go(audited)
+    findings = done.run(audited)
     log = done.log() if findings else ""
     if not findings and not os.environ.get("INTEROP_KEEP"):
         shutil.rmtree(directory, ignore_errors=True)
@@ -201,7 +203,7 @@ class _Trial:
         self.starts = 0
         self._findings: list[Finding] = []
 
-    def go(self, audited: bool) -> list[Finding]:
+    def run(self, audited: bool) -> list[Finding]:
         """Run the trial and return the findings."""
         if not self._until_done():
             return self._findings

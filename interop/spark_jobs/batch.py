@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from interop.spark_jobs.session import digest, outcome, reader, session, settings, tell
+from interop.spark_jobs.session import digest, outcome, print_event, reader, session, settings
 
 KEY = "CASE WHEN id % 7 = 0 THEN NULL ELSE CAST(concat('key-', id % 10) AS BINARY) END AS key"
 VALUE = (
@@ -137,7 +137,7 @@ def main() -> None:
             kafka_max_block_ms="1500",
         )
     )
-    tell(seen=seen)
+    print_event(seen=seen)
     spark.stop()
 
 

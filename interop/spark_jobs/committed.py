@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from interop.spark_jobs.session import ask, reader, session, settings, stream, tell
+from interop.spark_jobs.session import ask, print_event, reader, session, settings, stream
 
 LEVELS = ("read_committed", "read_uncommitted")
 
@@ -53,7 +53,7 @@ def main() -> None:
         seen["part, read_committed"] = batch(
             "read_committed", startingOffsets={topic: given["starts"]}, endingOffsets={topic: given["ends"]}
         )
-        tell(seen=seen)
+        print_event(seen=seen)
         ask("end the open transaction")
     spark.stop()
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from interop.spark_jobs.session import ask, digest, outcome, reader, session, settings, stream, tell
+from interop.spark_jobs.session import ask, digest, outcome, print_event, reader, session, settings, stream
 
 
 class Offsets:
-    """Reads with one Spark session on one broker. The checkpoints are below `directory`."""
+    """Reads with one Spark session on one broker. If a read fails, its result is that of `outcome`."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.bootstrap: str = given["bootstrap"]
@@ -168,7 +168,7 @@ def streams(it: Offsets) -> dict[str, Any]:
 
 def main() -> None:
     it = Offsets(settings())
-    tell(seen={"batch": batch_reads(it), "streams": streams(it)})
+    print_event(seen={"batch": batch_reads(it), "streams": streams(it)})
     it.spark.stop()
 
 

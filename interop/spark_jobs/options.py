@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from interop.spark_jobs.batch import content
-from interop.spark_jobs.session import in_words, outcome, reader, session, settings, stream, tell
+from interop.spark_jobs.session import outcome, print_event, reader, session, settings, spark_options, stream
 
 RECORDS = 400
 WAIT_S = 60.0
@@ -28,7 +28,7 @@ CACHES = {
 
 
 class Options:
-    """Reads and writes with one Spark session on one broker. The checkpoints are below `directory`."""
+    """Reads and writes with one Spark session on one broker. Failures become the result of `outcome`."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.bootstrap: str = given["bootstrap"]
@@ -43,7 +43,7 @@ class Options:
 
         def save() -> str:
             sink = rows.write.format("kafka").option("kafka.bootstrap.servers", self.bootstrap)
-            sink.options(**in_words(options)).save()
+            sink.options(**spark_options(options)).save()
             return "written"
 
         return outcome(save)
@@ -81,14 +81,14 @@ class Options:
         return outcome(drain)
 
     def streamed(self, name: str, frame: DataFrame, mode: str, **options: Any) -> Any:
-        """Run a stream into the sink until it has read everything, and return the outcome."""
+        """Write `frame` with a stream until its present records are written, and return the outcome."""
 
         def run() -> str:
             query = (
                 frame.writeStream.format("kafka")
                 .option("kafka.bootstrap.servers", self.bootstrap)
                 .option("checkpointLocation", f"{self.directory}/checkpoint-{name}")
-                .options(**in_words(options))
+                .options(**spark_options(options))
                 .outputMode(mode)
                 .trigger(availableNow=True)
                 .start()
@@ -219,7 +219,7 @@ def sink(it: Options) -> dict[str, Any]:
 
 
 def settled(look: Callable[[], Any]) -> Any:
-    """Call `look` until it returns the same value twice. Without acks, records may arrive later."""
+    """Call `look` until it returns the same records twice: without acks, records may arrive later."""
     before = look()
     for _ in range(20):
         time.sleep(0.2)
@@ -260,7 +260,7 @@ def streaming_sink(it: Options) -> dict[str, Any]:
 
 def main() -> None:
     it = Options(settings())
-    tell(seen={"source": source(it), "sink": sink(it), "streams": streaming_sink(it)})
+    print_event(seen={"source": source(it), "sink": sink(it), "streams": streaming_sink(it)})
     it.spark.stop()
 
 

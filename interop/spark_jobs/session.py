@@ -23,7 +23,7 @@ _answers: queue.Queue[str] = queue.Queue()
 
 
 def settings() -> dict[str, Any]:
-    """Return the settings, and start to watch standard input, whose end ends the program."""
+    """Return the settings of the scenario. From now on, the program ends when standard input is closed."""
     threading.Thread(target=_listen, daemon=True).start()
     found: dict[str, Any] = json.loads(sys.argv[1])
     return found
@@ -35,13 +35,13 @@ def _listen() -> None:
     os._exit(3)
 
 
-def tell(**event: Any) -> None:
+def print_event(**event: Any) -> None:
     print(json.dumps(event), flush=True)
 
 
 def ask(what: str) -> None:
     """Request an action from the scenario, and wait until the scenario has done it."""
-    tell(ask=what)
+    print_event(ask=what)
     _answers.get()
 
 
@@ -76,16 +76,16 @@ def session(jars: list[str], directory: str, more: Mapping[str, str] | None = No
 def reader(spark: SparkSession, bootstrap: str, **options: Any) -> DataFrame:
     """Return a DataFrame for a batch read with format("kafka")."""
     source = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
-    return source.options(**in_words(options)).load()
+    return source.options(**spark_options(options)).load()
 
 
 def stream(spark: SparkSession, bootstrap: str, **options: Any) -> DataFrame:
     """Return a DataFrame for a streaming read with format("kafka")."""
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
-    return source.options(**in_words(options)).load()
+    return source.options(**spark_options(options)).load()
 
 
-def in_words(options: dict[str, Any]) -> dict[str, str]:
+def spark_options(options: dict[str, Any]) -> dict[str, str]:
     """Return options as Spark expects them: mappings as JSON, and ``kafka_x_y`` renamed to ``kafka.x.y``."""
     return {
         name.replace("_", "."): json.dumps(value) if isinstance(value, dict) else str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from interop.spark_jobs.session import session, settings, stream, tell
+from interop.spark_jobs.session import print_event, session, settings, stream
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
             if progress["batchId"] > reported and progress["numInputRows"]:
                 reported = progress["batchId"]
                 end = json.loads(progress["sources"][0]["endOffset"])
-                tell(batch=reported, rows=progress["numInputRows"], end=end)
+                print_event(batch=reported, rows=progress["numInputRows"], end=end)
     query.awaitTermination()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql.functions import concat_ws
 from pyspark.sql.streaming import StreamingQuery
 
-from interop.spark_jobs.session import ask, reader, session, settings, stream, tell
+from interop.spark_jobs.session import ask, print_event, reader, session, settings, stream
 
 POLL_S = 0.2
 # Spark keeps an admin client, which looks up offsets. A request of this client to a killed leader waits until
@@ -57,7 +57,7 @@ def main() -> None:
             while not has_passed(query, given["source"], ends):
                 # If the query failed, this raises its error.
                 query.awaitTermination(POLL_S)
-        tell(source=rows, copy=read(given["copy"]), counts=read(given["counts"]))
+        print_event(source=rows, copy=read(given["copy"]), counts=read(given["counts"]))
 
 
 def has_passed(query: StreamingQuery, topic: str, ends: dict[str, int]) -> bool:

@@ -225,7 +225,7 @@ class Workload:
         ).encode()
 
     def delete_records(self, client: RawClient) -> None:
-        """Delete the records in the first half of a log."""
+        """Delete the first records of both partitions of swap-cut, up to a higher offset in each turn."""
         for partition in range(2):
             answer = client.call(
                 "DeleteRecords",
@@ -264,7 +264,7 @@ class Workload:
         assert not any(result["ErrorCode"] for result in answer["Responses"]), answer
 
     def group(self, broker: Broker) -> None:
-        """Use one group in all turns with the same member, and another group in this turn only."""
+        """Commit in two groups: one has the same member in all turns, one a new member in each turn."""
         with Member(broker, STABLE) as member:
             wait_for_coordinator(member.client, STABLE)
             if self.member is None:
@@ -289,7 +289,7 @@ def quotas_and_credentials(client: RawClient) -> list[Any]:
 
 
 def wait_until_compacted(broker: Broker) -> None:
-    """Wait until compaction has removed records."""
+    """Wait until compaction has removed records of swap-compacted."""
     deadline = time.monotonic() + 30
     while True:
         read = read_records(broker, {COMPACTED: 1})[f"{COMPACTED}-0"]

@@ -10,7 +10,7 @@ from interop.raw_client import RawClient
 MOVE_SECONDS = 30.0
 
 
-def places(client: RawClient) -> dict[str, list[str]]:
+def log_dirs_by_partition(client: RawClient) -> dict[str, list[str]]:
     """Return the log directories of each partition. A partition has two while it is being moved."""
     answer = client.call("DescribeLogDirs", 4, Topics=None)
     found: dict[str, list[str]] = {}
@@ -24,7 +24,7 @@ def places(client: RawClient) -> dict[str, list[str]]:
 
 def move_to_the_other(client: RawClient, topics: list[str], log_dirs: list[Path]) -> None:
     """Move the first partition of each topic to its other log directory, and wait until it was moved."""
-    before = places(client)
+    before = log_dirs_by_partition(client)
     targets: dict[str, str] = {}
     for topic in topics:
         (place,) = before[f"{topic}-0"]
@@ -37,7 +37,7 @@ def move_to_the_other(client: RawClient, topics: list[str], log_dirs: list[Path]
     assert codes == [0] * len(topics), answer
     deadline = time.monotonic() + MOVE_SECONDS
     while True:
-        now = places(client)
+        now = log_dirs_by_partition(client)
         if all(now[f"{topic}-0"] == [target] for topic, target in targets.items()):
             return
         assert time.monotonic() < deadline, f"not moved: {now}"

@@ -73,7 +73,7 @@ def newest_by_key(read: list[Any]) -> list[Any]:
 
 
 def partition(client: RawClient, topic: str, index: int) -> Fields:
-    """Return the offsets and leader epochs of a partition, and a hash of all its batches."""
+    """Return the offsets of a partition and, unless it is compacted, its epochs and a hash of its batches."""
     offsets = {}
     for label, timestamp in (("start", EARLIEST), ("end", LATEST), ("newest", NEWEST)):
         offsets[label] = list_offset(client, topic, index, timestamp)
