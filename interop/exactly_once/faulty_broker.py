@@ -15,7 +15,8 @@ from typing import Any
 from kwire.broker.api.records import produce
 from kwire.broker.node.transaction_ports import NodeTransactionPorts
 from kwire.broker.storage.log.log import Log
-from kwire.broker.storage.log.producer_state import BatchMetadata, ProducerState, ProducerStateManager
+from kwire.broker.storage.log.producer_snapshot import BatchMetadata, ProducerState
+from kwire.broker.storage.log.producer_state import ProducerStateManager
 from kwire.broker.storage.log.transaction_index import AbortedTxn
 from kwire.broker.storage.log.transaction_verification import Verifications, VerificationState
 from kwire.cli import main as cli

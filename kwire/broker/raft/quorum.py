@@ -26,7 +26,6 @@ from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.raft import outputs as out
 from kwire.broker.raft.decisions import Decisions, Leadership, OnBatches
 from kwire.broker.raft.download import Download
-from kwire.broker.raft.endpoints import quorum_addresses
 from kwire.broker.raft.leading import Description
 from kwire.broker.raft.machine import Machine
 from kwire.broker.raft.metadata_log import MetadataLog
@@ -42,7 +41,6 @@ from kwire.host.host import Host, PeerAddress, PeerUnreachable, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.fetch_snapshot import FetchSnapshotRequest
-from kwire.wire.records.raft import Endpoint
 from kwire.wire.schema import Message
 
 FETCHES: Final = "metadata"
@@ -160,7 +158,14 @@ class Quorum:
         self._download = Download(
             host, log, self, on_complete=lambda: self._on_restarted(log.read_snapshot())
         )
-        terms = self._terms(cluster_id, endpoints)
+        terms = Terms.from_config(
+            self._config,
+            log.node_id,
+            log.directory_id,
+            cluster_id,
+            may_vote=leadership is not None,
+            endpoints=endpoints,
+        )
         self._listener = terms.listener
         now_ms = host.internode_clock.monotonic_ms()
         remembered = log.election()
@@ -174,30 +179,6 @@ class Quorum:
         self._after(machine.start(now_ms))
         if not self._is_settled:
             self._synced(log.end_offset)
-
-    def _terms(self, cluster_id: str, endpoints: Sequence[EndpointImage]) -> Terms:
-        config, log = self._config, self.log
-
-        def number(key: str) -> int:
-            return cast(int, config.value("controller.quorum." + key))
-
-        return Terms(
-            node_id=log.node_id,
-            directory_id=log.directory_id,
-            cluster_id=cluster_id,
-            servers=quorum_addresses(config).servers,
-            may_vote=self._leadership is not None,
-            listener=next(iter(config.controller_listener_names), ""),
-            endpoints=[Endpoint(name=one.name, host=one.host, port=one.port) for one in endpoints],
-            auto_join=config.value("controller.quorum.auto.join.enable") is True,
-            election_timeout_ms=number("election.timeout.ms"),
-            election_backoff_max_ms=number("election.backoff.max.ms"),
-            fetch_timeout_ms=number("fetch.timeout.ms"),
-            request_timeout_ms=number("request.timeout.ms"),
-            retry_backoff_ms=number("retry.backoff.ms"),
-            fetch_max_bytes=number("fetch.max.bytes"),
-            snapshot_max_bytes=number("fetch.snapshot.max.bytes"),
-        )
 
     def settle(self) -> None:
         """Commit and publish what the only voter appended while it starts or stops. Raises StorageError.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
+from kwire.broker.config import BrokerConfig
+from kwire.broker.metadata.image import EndpointImage
+from kwire.broker.raft.endpoints import quorum_addresses
 from kwire.broker.raft.positions import Positions
 from kwire.broker.raft.voters import ReplicaKey, VoterSet
 from kwire.host.host import PeerAddress
@@ -36,6 +39,40 @@ class Terms(NamedTuple):
     retry_backoff_ms: int
     fetch_max_bytes: int
     snapshot_max_bytes: int
+
+    @classmethod
+    def from_config(
+        cls,
+        config: BrokerConfig,
+        node_id: int,
+        directory_id: Uuid,
+        cluster_id: str,
+        *,
+        may_vote: bool,
+        endpoints: Sequence[EndpointImage],
+    ) -> Terms:
+        """Return the terms of a node with this configuration and identity."""
+
+        def number(key: str) -> int:
+            return cast(int, config.value("controller.quorum." + key))
+
+        return cls(
+            node_id=node_id,
+            directory_id=directory_id,
+            cluster_id=cluster_id,
+            servers=quorum_addresses(config).servers,
+            may_vote=may_vote,
+            listener=next(iter(config.controller_listener_names), ""),
+            endpoints=[Endpoint(name=one.name, host=one.host, port=one.port) for one in endpoints],
+            auto_join=config.value("controller.quorum.auto.join.enable") is True,
+            election_timeout_ms=number("election.timeout.ms"),
+            election_backoff_max_ms=number("election.backoff.max.ms"),
+            fetch_timeout_ms=number("fetch.timeout.ms"),
+            request_timeout_ms=number("request.timeout.ms"),
+            retry_backoff_ms=number("retry.backoff.ms"),
+            fetch_max_bytes=number("fetch.max.bytes"),
+            snapshot_max_bytes=number("fetch.snapshot.max.bytes"),
+        )
 
     @property
     def key(self) -> ReplicaKey:

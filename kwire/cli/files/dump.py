@@ -23,7 +23,7 @@ from kwire.broker.storage.checkpoints import (
     read_offsets,
 )
 from kwire.broker.storage.disk import RealDisk, StorageError
-from kwire.broker.storage.log.producer_state import CorruptSnapshot, read_snapshot
+from kwire.broker.storage.log.producer_snapshot import CorruptSnapshot, read_snapshot
 from kwire.broker.storage.log.transaction_index import read_aborted_txns
 from kwire.cli.files.internal_records import KIND_BY_TOPIC, METADATA
 from kwire.cli.files.segment_files import (

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kwire.broker.storage.disk import RealDisk
-from kwire.broker.storage.log.producer_state import CorruptSnapshot, ProducerStateManager
+from kwire.broker.storage.log.producer_snapshot import CorruptSnapshot
+from kwire.broker.storage.log.producer_state import ProducerStateManager
 from kwire.pipeline.segments.damage import Damage, SkipDamage
 from kwire.pipeline.segments.files import PartitionLog, Segment, SegmentsError
 from kwire.wire.batch import (

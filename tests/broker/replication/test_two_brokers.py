@@ -14,6 +14,7 @@ import pytest
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.log.log import AppendOrigin, Log
+from kwire.broker.storage.log.producer_snapshot import encode_snapshot
 from kwire.broker.storage.log.producer_state import MarkerContext
 from kwire.testing.network import Network, NetworkFaults
 from kwire.testing.virtual_host import EventQueue
@@ -201,7 +202,7 @@ def test_follower_has_the_producer_state_of_its_leader() -> None:
     leader, follower = pair.log(1), pair.log(2)
     assert leader.last_stable_offset == follower.last_stable_offset == 9
     assert leader.high_watermark == follower.high_watermark == 10
-    assert leader.producers.encode_snapshot() == follower.producers.encode_snapshot()
+    assert encode_snapshot(leader.producers.producers) == encode_snapshot(follower.producers.producers)
     pair.transact(bytes(6), kind=1, producer_id=9)
     pair.settle()
     pair.check_identical()

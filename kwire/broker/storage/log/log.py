@@ -149,6 +149,26 @@ class Log(ReadableLog):
         # A read_committed consumer may read a transaction after its marker is committed.
         self.producers.on_high_watermark_updated(offset)
 
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset up to which read_committed consumers may read. KIP-98.
+
+        It is the first offset of the earliest transaction that is open or whose marker is not committed, or
+        else the high watermark.
+        """
+        stable = self.producers.first_unstable_offset
+        if stable is None:
+            return self._high_watermark
+        if stable < self.log_start_offset:
+            # As in Kafka, use the base offset of the batch, which may be before the log start offset.
+            if self._batch_at_start is None:
+                try:
+                    self._batch_at_start = self._segments.batch_base_offset(self.log_start_offset)
+                except (StorageError, InvalidBatch):
+                    self._batch_at_start = self.log_start_offset
+            stable = self._batch_at_start
+        return min(stable, self._high_watermark)
+
     # --- appending
 
     def append(
@@ -218,6 +238,12 @@ class Log(ReadableLog):
         segment = self._roll_if_due(incoming, self._now_ms if now_ms is None else now_ms)
         self._stage(incoming, segment)
         return LogAppendInfo(incoming.first_offset, incoming.last_offset, -1, self.log_start_offset)
+
+    def begin_leader_epoch(self, epoch: int) -> None:
+        """Start a leader epoch at the log end offset. Raises StorageError."""
+        if self.failure is not None:
+            raise self.failure
+        self._epochs.begin(epoch, self.log_end_offset)
 
     def _roll_if_due(self, incoming: IncomingBatches, now_ms: int) -> LogSegment:
         """Roll the active segment if it is due; return the active segment. Raises KAFKA_STORAGE_ERROR."""
@@ -310,68 +336,6 @@ class Log(ReadableLog):
         self._segments.add(segment)
         return segment
 
-    # --- properties
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of all segments in bytes, without their indexes."""
-        return self._segments.size_bytes
-
-    @property
-    def segment_base_offsets(self) -> list[int]:
-        return list(self._segments.bases)
-
-    @property
-    def segments(self) -> list[LogSegment]:  # the active segment is the last one
-        return list(self._segments)
-
-    @property
-    def last_stable_offset(self) -> int:
-        """The offset up to which read_committed consumers may read. KIP-98.
-
-        It is the first offset of the earliest transaction that is open or whose marker is not committed, or
-        else the high watermark.
-        """
-        stable = self.producers.first_unstable_offset
-        if stable is None:
-            return self._high_watermark
-        if stable < self.log_start_offset:
-            # As in Kafka, use the base offset of the batch, which may be before the log start offset.
-            if self._batch_at_start is None:
-                try:
-                    self._batch_at_start = self._segments.batch_base_offset(self.log_start_offset)
-                except (StorageError, InvalidBatch):
-                    self._batch_at_start = self.log_start_offset
-            stable = self._batch_at_start
-        return min(stable, self._high_watermark)
-
-    # --- leader epochs
-
-    @property
-    def latest_epoch(self) -> int | None:
-        """The latest leader epoch, even if it has no records yet; None if no epoch is known."""
-        return self._epochs.latest
-
-    @property
-    def leader_epochs(self) -> list[tuple[int, int]]:
-        """The leader epochs with their start offsets, oldest first."""
-        return self._epochs.entries
-
-    def begin_leader_epoch(self, epoch: int) -> None:
-        """Start a leader epoch at the log end offset. Raises StorageError."""
-        if self.failure is not None:
-            raise self.failure
-        self._epochs.begin(epoch, self.log_end_offset)
-
-    def epoch_at_start(self) -> int | None:
-        """Return the leader epoch of the record at the log start offset, or None if it is unknown."""
-        earliest = self._epochs.earliest
-        return earliest[0] if earliest is not None and earliest[1] <= self.log_start_offset else None
-
-    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Return the largest epoch up to `leader_epoch` and its end offset; (-1, -1) if unknown. KIP-101."""
-        return self._epochs.end_offset_for(leader_epoch, self.log_end_offset)
-
     # --- durability
 
     @property
@@ -390,10 +354,7 @@ class Log(ReadableLog):
 
     @property
     def has_unrecoverable_records(self) -> bool:
-        """Whether the log has unflushed records and is not recoverable, so that a crash would lose them.
-
-        They must not count as replicated.
-        """
+        """Whether a crash would lose unflushed records, so that they must not count as replicated."""
         durability = self._durability
         return (
             durability.lacks_partition_metadata or durability.is_replacing
@@ -416,10 +377,7 @@ class Log(ReadableLog):
             self.producers.take_snapshot()
 
     def begin_replacement(self) -> FlushTicket:
-        """Begin to replace the partition's current log by this log. Raises StorageError.
-
-        The replacement ends when the ticket's `finish` is called.
-        """
+        """Begin to replace the partition's current log by this log, until `finish`. Raises StorageError."""
         with self._failing():
             return self._durability.begin_replacement()
 

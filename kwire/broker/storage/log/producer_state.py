@@ -9,13 +9,20 @@ reads only later batches.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Final, Protocol
 
 from kwire.broker.storage.disk import Disk, DiskFile
 from kwire.broker.storage.log.log_config import CLIENT, AppendOrigin
+from kwire.broker.storage.log.producer_snapshot import (
+    SNAPSHOT_SUFFIX,
+    BatchMetadata,
+    CorruptSnapshot,
+    ProducerState,
+    encode_snapshot,
+    read_snapshot,
+)
 from kwire.broker.storage.log.transaction_index import AbortedTxn
 from kwire.broker.storage.log.transaction_verification import Verifications, VerificationState
 from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
@@ -25,55 +32,21 @@ from kwire.wire.batch import (
     HEADER_BYTES,
     MAX_PRODUCER_EPOCH,
     MAX_SEQUENCE,
-    NO_OFFSET,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
     BatchHeader,
     control_type,
     read_header,
     records,
 )
-from kwire.wire.crc import crc32c
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 
-BATCHES_KEPT: Final = 5
-NO_COORDINATOR_EPOCH: Final = -1
+PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
 UNKNOWN_TRANSACTION_VERSION: Final = -1
 
-SNAPSHOT_VERSION: Final = 1
-_SNAPSHOT_HEAD = Struct(">hIi")
-_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
-_CRC_END: Final = 6
 _MARKER = Struct(">hi")
-
-
-class CorruptSnapshot(Exception):
-    """A snapshot file with invalid content. The state is then rebuilt without this snapshot."""
-
-
-class BatchMetadata(NamedTuple):
-    """The sequences, offsets and timestamp of one batch."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @classmethod
-    def of(cls, header: BatchHeader) -> BatchMetadata:
-        return cls(header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp)
-
-    @property
-    def first_sequence(self) -> int:
-        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
-
-    @property
-    def first_offset(self) -> int:
-        return self.last_offset - self.offset_delta
 
 
 class CompletedTransaction(NamedTuple):
@@ -83,31 +56,6 @@ class CompletedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     is_aborted: bool
-
-
-class ProducerState:
-    """The state of one producer in this log."""
-
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "txn_first_offset")
-
-    def __init__(self) -> None:
-        self.epoch = NO_PRODUCER_EPOCH
-        self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
-        """The last batches of this epoch, oldest first."""
-        self.coordinator_epoch = NO_COORDINATOR_EPOCH
-        self.last_timestamp = NO_TIMESTAMP
-        self.txn_first_offset: int | None = None
-        """The first offset of the open transaction, or None."""
-
-    @property
-    def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch. A new epoch starts without remembered batches."""
-        if epoch != self.epoch:
-            self.batches.clear()
-            self.epoch = epoch
 
 
 class SegmentLike(Protocol):
@@ -122,10 +70,6 @@ class SegmentLike(Protocol):
 
     def position_before(self, offset: int) -> int:
         """Return a position at or before the batch that contains `offset`."""
-
-
-SNAPSHOT_SUFFIX: Final = ".snapshot"
-PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
 
 
 class MarkerContext(NamedTuple):
@@ -524,7 +468,7 @@ class ProducerStateManager:
         snapshots = self._known_snapshots()
         if not offset or offset in snapshots:
             return
-        self._disk.write(self.snapshot_path(offset), self.encode_snapshot(), sync=False)
+        self._disk.write(self.snapshot_path(offset), encode_snapshot(self.producers), sync=False)
         snapshots.append(offset)
         self._unsynced.append(offset)
 
@@ -548,27 +492,6 @@ class ProducerStateManager:
         if path is not None:
             self._disk.remove(path)
 
-    # --- snapshot content
-
-    def encode_snapshot(self) -> bytes:
-        """Return the content of a `.snapshot` file with the current state."""
-        entries = b"".join(
-            _SNAPSHOT_ENTRY.pack(
-                producer_id,
-                state.epoch,
-                state.last_sequence,
-                state.batches[-1].last_offset if state.batches else NO_OFFSET,
-                state.batches[-1].offset_delta if state.batches else 0,
-                state.last_timestamp,
-                state.coordinator_epoch,
-                NO_OFFSET if state.txn_first_offset is None else state.txn_first_offset,
-            )
-            for producer_id, state in self.producers.items()
-        )
-        content = bytearray(_SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, 0, len(self.producers)) + entries)
-        content[2:_CRC_END] = crc32c(memoryview(content)[_CRC_END:]).to_bytes(4, "big")
-        return bytes(content)
-
     def load_snapshot(self, content: bytes, offset: int, *, now_ms: int) -> None:
         """Replace the state by the state in a snapshot that was taken at `offset`. Raises CorruptSnapshot.
 
@@ -583,26 +506,3 @@ class ProducerStateManager:
             self.producers[producer_id] = state
             if state.txn_first_offset is not None:
                 self.ongoing[producer_id] = state.txn_first_offset
-
-
-def read_snapshot(content: bytes) -> Iterable[tuple[int, ProducerState]]:
-    """Yield the producers of a `.snapshot` file with their ids. Raises CorruptSnapshot."""
-    if len(content) < _SNAPSHOT_HEAD.size:
-        raise CorruptSnapshot(f"{len(content)} bytes are too short for a snapshot")
-    version, crc, count = _SNAPSHOT_HEAD.unpack_from(content, 0)
-    if version != SNAPSHOT_VERSION:
-        raise CorruptSnapshot(f"unsupported version {version}")
-    if crc32c(memoryview(content)[_CRC_END:]) != crc:
-        raise CorruptSnapshot("wrong CRC")
-    if len(content) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-        raise CorruptSnapshot(f"{count} entries in {len(content)} bytes")
-    for fields in _SNAPSHOT_ENTRY.iter_unpack(content[_SNAPSHOT_HEAD.size :]):
-        producer_id, epoch, sequence, last_offset, delta, timestamp, coordinator_epoch, txn_offset = fields
-        state = ProducerState()
-        state.epoch = epoch
-        state.last_timestamp = timestamp
-        state.coordinator_epoch = coordinator_epoch
-        state.txn_first_offset = None if txn_offset == NO_OFFSET else txn_offset
-        if last_offset >= 0:
-            state.batches.append(BatchMetadata(sequence, last_offset, delta, timestamp))
-        yield producer_id, state

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kwire.broker.storage.disk import FileRegion, StorageError
+from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
 from kwire.broker.storage.log.scan import InvalidBatch
-from kwire.broker.storage.log.segment import TimestampOffset
+from kwire.broker.storage.log.segment import LogSegment, TimestampOffset
 from kwire.broker.storage.log.segments import LogSegments
 from kwire.broker.storage.log.transaction_index import AbortedTxn
 from kwire.wire.batch import CorruptBatch
@@ -20,12 +21,13 @@ _Found = TypeVar("_Found")
 class ReadableLog:
     """The read methods of a log. `Log` adds appends, truncation, retention and flushes.
 
-    Reads raise ApiError KAFKA_STORAGE_ERROR if the log is offline or the disk fails, and CORRUPT_MESSAGE if
-    they find an invalid batch.
+    Reads of files raise ApiError KAFKA_STORAGE_ERROR if the log is offline or the disk fails, and
+    CORRUPT_MESSAGE if they find an invalid batch.
     """
 
     __slots__ = ()
 
+    _epochs: LeaderEpochFileCache
     _segments: LogSegments
     failure: StorageError | None
     log_end_offset: int
@@ -100,6 +102,38 @@ class ReadableLog:
     def max_timestamp(self) -> TimestampOffset | None:
         """Return the first record with the greatest timestamp, or None if the log is empty."""
         return self._look_up(self._segments.find_max_timestamp)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all segments in bytes, without their indexes."""
+        return self._segments.size_bytes
+
+    @property
+    def segment_base_offsets(self) -> list[int]:
+        return list(self._segments.bases)
+
+    @property
+    def segments(self) -> list[LogSegment]:  # the active segment is the last one
+        return list(self._segments)
+
+    @property
+    def latest_epoch(self) -> int | None:
+        """The latest leader epoch, even if it has no records yet; None if no epoch is known."""
+        return self._epochs.latest
+
+    @property
+    def leader_epochs(self) -> list[tuple[int, int]]:
+        """The leader epochs with their start offsets, oldest first."""
+        return self._epochs.entries
+
+    def epoch_at_start(self) -> int | None:
+        """Return the leader epoch of the record at the log start offset, or None if it is unknown."""
+        earliest = self._epochs.earliest
+        return earliest[0] if earliest is not None and earliest[1] <= self.log_start_offset else None
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """Return the largest epoch up to `leader_epoch` and its end offset; (-1, -1) if unknown. KIP-101."""
+        return self._epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     def _look_up(self, find: Callable[[], _Found]) -> _Found:
         if self.failure is not None:

@@ -24,12 +24,8 @@ from kwire.broker.storage.log.index import MAX_RELATIVE_OFFSET, CorruptIndex
 from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
-from kwire.broker.storage.log.producer_state import (
-    BATCHES_KEPT,
-    PRODUCER_ID_EXPIRATION_MS,
-    BatchMetadata,
-    ProducerStateManager,
-)
+from kwire.broker.storage.log.producer_snapshot import BATCHES_KEPT, BatchMetadata
+from kwire.broker.storage.log.producer_state import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
 from kwire.broker.storage.log.recovery_fast_path import RecoveryFastPath
 from kwire.broker.storage.log.scan import InvalidBatch, LegacyFormat, WholeBatch, scan_batches, scan_headers
 from kwire.broker.storage.log.segment import (

@@ -8,14 +8,10 @@ import pytest
 from crc32c import crc32c
 
 from kwire.broker.storage.log.log_config import AppendOrigin
-from kwire.broker.storage.log.producer_state import (  # type: ignore[attr-defined]
-    MAX_SEQUENCE,
-    CorruptSnapshot,
-    ProducerState,
-    ProducerStateManager,
-)
+from kwire.broker.storage.log.producer_snapshot import CorruptSnapshot, ProducerState, encode_snapshot
+from kwire.broker.storage.log.producer_state import ProducerStateManager
 from kwire.testing.disk import MemoryDisk
-from kwire.wire.batch import ABORT, COMMIT, MAX_PRODUCER_EPOCH, BatchHeader, build, read_header
+from kwire.wire.batch import ABORT, COMMIT, MAX_PRODUCER_EPOCH, MAX_SEQUENCE, BatchHeader, build, read_header
 from kwire.wire.errors import ApiError, ErrorCode
 from tests.broker.storage.log_harness import NOW_MS
 
@@ -374,17 +370,17 @@ def test_snapshot_of_kafka_is_read(producers: ProducerStateManager) -> None:
 
 def test_snapshot_has_kafkas_format(producers: ProducerStateManager) -> None:
     producers.load_snapshot(KAFKA_SNAPSHOT, 123, now_ms=NOW_MS)
-    assert producers.encode_snapshot() == KAFKA_SNAPSHOT
+    assert encode_snapshot(producers.producers) == KAFKA_SNAPSHOT
 
 
 def test_a_snapshot_without_producers_has_ten_bytes(producers: ProducerStateManager) -> None:
-    content = producers.encode_snapshot()
+    content = encode_snapshot(producers.producers)
     assert content == b"\0\1" + crc32c(bytes(4)).to_bytes(4, "big") + bytes(4)
 
 
 def test_only_the_last_batch_of_a_producer_survives_a_snapshot(producers: ProducerStateManager) -> None:
     fill(producers, 0, 1, 2)
-    producers.load_snapshot(producers.encode_snapshot(), 3, now_ms=NOW_MS)
+    producers.load_snapshot(encode_snapshot(producers.producers), 3, now_ms=NOW_MS)
     assert producers.check(header(2)) is not None
     assert error_code(producers, header(1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert producers.check(header(3)) is None
