@@ -101,7 +101,7 @@ class Broker(ABC):
         return dict(os.environ)
 
     def prepare(self) -> None:  # noqa: B027 - a broker may have nothing to prepare
-        """Do what the broker needs before its first start. The measured start time does not include this."""
+        """Do what the broker needs before its first start. `start` does not measure this time."""
 
     def start(self) -> float:
         """Start the broker and return the seconds from exec to its first ApiVersions response."""

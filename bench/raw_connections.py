@@ -86,7 +86,6 @@ def nullable_bytes(value: bytes) -> bytes:
 
 
 def unsigned_varint(number: int) -> bytes:
-    """Encode a number as an unsigned varint."""
     found = bytearray()
     while number > 127:
         found.append(number & 127 | 128)

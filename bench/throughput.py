@@ -1,4 +1,4 @@
-"""Records per second of one librdkafka producer, and of one librdkafka consumer that reads them.
+"""Records per second of one librdkafka producer, and of one librdkafka consumer that reads the records.
 
 The brokers take turns on the same machine, in reverse order every second round, so that other load affects
 both brokers. In each round, the producer writes to a new topic for a given time, and waits until the last

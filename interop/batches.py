@@ -14,7 +14,7 @@ BASE_TIMESTAMP = 1_700_000_000_000
 
 @dataclass
 class Record:
-    """A record. If `offset_delta` is None, it is the index of the record in its batch."""
+    """A record. An `offset_delta` of None stands for the index of the record in its batch."""
 
     value: bytes | None = b"value"
     key: bytes | None = None

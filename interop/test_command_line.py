@@ -44,7 +44,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture
 def run(broker: Broker) -> Run:
-    """Return a function that runs a command and returns its JSON output: a list if it has several lines."""
+    """Return a function that runs a kwire command and returns its JSON output (`consume`: a list of rows)."""
 
     def run(*arguments: str, stdin: str = "") -> Any:
         ran = kwire(*arguments, "--json", "-b", broker.bootstrap, stdin=stdin)

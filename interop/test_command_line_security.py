@@ -77,7 +77,10 @@ class Secured:
     def login(
         self, protocol: str, mechanism: str = "PLAIN", user: str = "alice", **others: str
     ) -> dict[str, str]:
-        """Return the properties of a client that connects to the listener of this protocol."""
+        """Return the properties of a client that connects to the listener of this protocol.
+
+        `others` are more properties, and for SASL a `password` and an `option` of the login module.
+        """
         properties = {"security.protocol": protocol}
         if protocol.startswith("SASL"):
             kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"

@@ -87,7 +87,6 @@ class ToolRunner:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """End the JVM."""
         self._process.kill()
         self._process.wait(STOP_SECONDS)
 

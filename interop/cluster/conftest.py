@@ -1,6 +1,6 @@
 """Fixtures for network faults and disk faults.
 
-Both kinds of faults need root on Linux. Without root, their tests are skipped with a warning.
+Both kinds of faults need root on Linux. Without root, the tests that use them are skipped with a warning.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The producer ids and epochs under which a record was written more than once.
 
 A broker recognizes a duplicate batch by producer id, epoch and sequence number. If a client sends a record
-again under a new producer id or epoch, the broker cannot recognize the duplicate, so it is not the broker's
-fault.
+again under a new producer id or epoch, the broker cannot recognize the duplicate, so the duplicate is not the
+broker's fault.
 """
 
 from __future__ import annotations

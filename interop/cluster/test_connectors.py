@@ -79,7 +79,7 @@ def test_connect_neither_loses_nor_duplicates_records(cluster_kind: str, tmp_pat
 
 
 class Writing:
-    """Writes numbered records to the topic of one cluster, RECORDS at a time."""
+    """A writer of numbered records, RECORDS at a time, to the topic of one cluster."""
 
     def __init__(self, side: MirroredCluster, partitions: int) -> None:
         self.side = side

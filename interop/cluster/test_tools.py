@@ -36,7 +36,7 @@ SLOW = "20000"
 
 
 class ToolSession:
-    """Runs tools against a cluster and records the output of each tool."""
+    """A runner of tools against a cluster, which records the output of each tool in `seen`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

@@ -11,7 +11,7 @@ from interop.spark_jobs.session import ask, digest, outcome, print_event, reader
 
 
 class Offsets:
-    """Reads with one Spark session on one broker. If a read fails, its result is that of `outcome`."""
+    """Batch and streaming reads in one Spark session from one broker. Failures are returned by `outcome`."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.bootstrap: str = given["bootstrap"]

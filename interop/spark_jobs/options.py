@@ -28,7 +28,7 @@ CACHES = {
 
 
 class Options:
-    """Reads and writes with one Spark session on one broker. Failures become the result of `outcome`."""
+    """Reads and writes in one Spark session with one broker. Failures are returned by `outcome`."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.bootstrap: str = given["bootstrap"]
