@@ -22,8 +22,6 @@ TASKS = 8
 
 
 class RecordShare(InputPartition):
-    """The number of records of a task."""
-
     def __init__(self, records_count: int) -> None:
         super().__init__(records_count)
         self.records_count = records_count

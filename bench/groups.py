@@ -172,8 +172,6 @@ class JoinResponse:
 
 
 class ClassicGroup:
-    """A group of 200 members that use the classic protocol."""
-
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._group = f"large-classic-{uuid.uuid4()}"
@@ -288,8 +286,6 @@ class ConsumerMember:
 
 
 class ConsumerGroup:
-    """A group of 200 members that use the consumer protocol."""
-
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._group = f"large-consumer-{uuid.uuid4()}"

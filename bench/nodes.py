@@ -114,7 +114,6 @@ class Cluster(ABC):
     # --- nodes
 
     def start(self) -> Self:
-        """Start all nodes at once."""
         for node in (*self.controllers, *self.brokers):
             self.start_node(node)
         return self

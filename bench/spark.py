@@ -153,7 +153,6 @@ Rounds = Callable[[Topic, Spark], Iterable[Sample]]
 
 
 def why_no_spark() -> str | None:
-    """Return why Spark cannot be measured on this machine, or None if it can."""
     if not SPARK_PYTHON.exists():
         return "Spark is not measured: there is no PySpark, `make interop` installs it."
     if not any(SPARK_JARS.glob("spark-sql-kafka-*.jar")):
@@ -194,7 +193,6 @@ def measure(
 def make_parser(
     name: str, description: str | None, records_counts: tuple[int, ...], partitions: tuple[int, ...]
 ) -> argparse.ArgumentParser:
-    """Return a parser with the options that `report` needs."""
     parser = argparse.ArgumentParser(prog=f"python -m {name}", description=description)
     for option, default in (("records", records_counts), ("partitions", partitions)):
         numbers = ",".join(map(str, default))

@@ -67,7 +67,6 @@ def free_port() -> int:
 
 
 def responds_to_api_versions(port: int, timeout_s: float = 0.5, host: str = "127.0.0.1") -> bool:
-    """Return whether a broker on this port responds to ApiVersions."""
     request = struct.pack(">hhih", 18, 0, 1, -1)
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as connection:

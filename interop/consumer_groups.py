@@ -189,7 +189,6 @@ def stored(broker: Broker, group: str) -> list[str]:
 
 
 def sorted_topics(match: re.Match[str]) -> str:
-    """Return the matched list of topics, sorted."""
     return " ".join(sorted(re.findall(r"\{.*?\}", match[0])))
 
 

@@ -104,7 +104,6 @@ def killed_quorum(voters: int = 3) -> Iterator[Quorum]:
 
 
 def without_messages(answer: Any) -> Any:
-    """Return a response without the texts of its error messages."""
     if isinstance(answer, dict):
         return {name: without_messages(part) for name, part in answer.items() if name != "ErrorMessage"}
     return [without_messages(part) for part in answer] if isinstance(answer, list) else answer

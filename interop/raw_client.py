@@ -58,11 +58,9 @@ class RawClient:
         return self.correlation_id
 
     def receive(self, api: str, version: int) -> Fields:
-        """Receive the next response and return its body."""
         return decode_response(api, version, self.read_frame())[1]
 
     def call(self, api: str, version: int, **fields: Any) -> Fields:
-        """Send one request and return the body of its response."""
         expected = self.send(api, version, **fields)
         correlation_id, body = decode_response(api, version, self.read_frame())
         assert correlation_id == expected, (correlation_id, expected)

@@ -91,7 +91,6 @@ def fetch_jars(pom: Path, destination: Path, *settings: str) -> Path:
 
 @cache
 def kafka_jars() -> Path:
-    """Return the directory of Apache Kafka's jars."""
     require_java()
     with alone_in_target():
         return fetch_jars(HERE / "pom.xml", KAFKA_JARS)

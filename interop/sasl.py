@@ -135,7 +135,6 @@ class Talk:
         self.client.socket.close()
 
     def ask(self, api: str, version: int, **fields: Any) -> Any:
-        """Send a request and return its outcome."""
         return self.send(encode_request(api, version, fields, correlation_id=7), (api, version))
 
     def token(self, token: bytes) -> Any:

@@ -102,7 +102,6 @@ class ReceivingKwire(Kwire):
             return text
 
     def numbers(self) -> Iterator[Number]:
-        """Yield the samples of the metrics page."""
         for family in text_string_to_metric_families(self.page()):
             for sample in family.samples:
                 if sample.name.startswith("org_apache_kafka_"):

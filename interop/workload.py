@@ -10,8 +10,6 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 @dataclass(frozen=True)
 class Sent:
-    """One record to send."""
-
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes]]

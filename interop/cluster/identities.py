@@ -19,8 +19,6 @@ from kwire.testing.history import Partition, Read
 
 
 class Identity(NamedTuple):
-    """A producer id and its epoch."""
-
     producer_id: int
     producer_epoch: int
 

@@ -41,7 +41,6 @@ class Login(NamedTuple):
         return f"{MODULES[self.mechanism]} required {who}{known};"
 
     def of_java(self) -> dict[str, str]:
-        """Return the properties of a Java client or tool."""
         return {
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": self.mechanism,

@@ -56,7 +56,6 @@ class Network:
                 self._cuts.append((sender, receiver))
 
     def heal(self) -> None:
-        """Reconnect all nodes."""
         while self._cuts:
             sender, receiver = self._cuts.pop()
             ip("-n", self._space(sender), "neighbor", "delete", self._address(receiver), "dev", "wire")

@@ -291,7 +291,6 @@ class Cluster:
         self.wait_until_in_sync(name, len(assigned))
 
     def elect_preferred_leaders(self) -> None:
-        """Elect the preferred leader of every partition."""
         with self.connect(self.nodes[self.brokers[0]].bootstrap) as client:
             response = client.call("ElectLeaders", 2, ElectionType=0, TopicPartitions=None, TimeoutMs=30_000)
         assert response["ErrorCode"] == 0, response
@@ -393,7 +392,6 @@ class Cluster:
         wait_until(is_so, f"brokers {broker_ids} are not all there")
 
     def wait_for_another_leader(self, topic: str, index: int, *, than: int) -> None:
-        """Wait until the partition has a leader other than `than`."""
         wait_until(
             lambda: self.leader(topic, index) not in (than, -1), f"{topic}-{index} gets no other leader"
         )

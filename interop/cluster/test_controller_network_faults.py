@@ -166,7 +166,6 @@ def wait_for_another_leader(cluster: Cluster, queried_id: int, active: int) -> N
 
 
 def create_topic(cluster: Cluster, queried_id: int, name: str, replicas: list[int]) -> None:
-    """Create a topic through the broker `queried_id`."""
     topic = {"Name": name, "NumPartitions": -1, "ReplicationFactor": -1, "Configs": []}
     topic["Assignments"] = [{"PartitionIndex": 0, "BrokerIds": replicas}]
     with RawClient(cluster.nodes[queried_id].bootstrap) as client:

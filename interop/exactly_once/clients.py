@@ -158,8 +158,6 @@ Seen = tuple[int, int, bytes]
 
 
 class Reader(Protocol):
-    """A reader of committed records."""
-
     def poll(self) -> list[Seen]:
         """Return the records that arrive within 100 ms, possibly none. Raises ClientFailed after an error."""
 

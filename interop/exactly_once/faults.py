@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """A fault that can be planted."""
-
     does: str
     found_as: frozenset[str]
     """The kinds of findings. The checker must report at least one finding of these kinds."""

@@ -31,7 +31,6 @@ class Mark(NamedTuple):
 
 
 def encode_value(mark: Mark, padding: str = "") -> bytes:
-    """Return the value of the record that this mark identifies."""
     return "/".join((*(str(part) for part in mark), padding)).encode()
 
 

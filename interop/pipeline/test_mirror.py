@@ -39,8 +39,6 @@ COMMITTED: Final = {"kafka.isolation.level": "read_committed"}
 
 
 class Pair(NamedTuple):
-    """The source broker and the target broker."""
-
     name: str
     source: Broker
     target: Broker

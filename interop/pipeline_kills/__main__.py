@@ -73,7 +73,6 @@ def trials(cells: list[tuple[str, str]], first: int, last: int) -> Iterator[tupl
 
 
 def summary(reports: list[Report]) -> str:
-    """Return one line for each pair of job and victim."""
     lines = []
     for cell in dict.fromkeys((report.job, report.victim) for report in reports):
         inside = [report for report in reports if (report.job, report.victim) == cell]

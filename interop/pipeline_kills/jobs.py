@@ -210,13 +210,10 @@ class CompactJob(ArchiveJob):
 
 
 class TopicJob(Job):
-    """A job that writes to topics."""
-
     mapped: ClassVar[tuple[str, ...]] = ()
     same: ClassVar[tuple[str, ...]] = ()
 
     def topics(self) -> list[str]:
-        """Return all topics that the job writes."""
         filled = [topic + self.suffix for topic in (*self.same, *self.mapped)]
         return [*filled, *(topic + self.suffix + MAP_SUFFIX for topic in self.mapped)]
 
@@ -425,7 +422,6 @@ JOBS: Final[dict[str, type[Job]]] = {
 
 
 def toml(content: Mapping[str, Any], table: str = "") -> str:
-    """Return a configuration in TOML format."""
     lines, tables = [], []
     for key, value in content.items():
         quoted = json.dumps(key)

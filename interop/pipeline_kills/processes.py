@@ -41,8 +41,6 @@ def environment(jvm_options: str = "") -> dict[str, str]:
 
 
 class Process(NamedTuple):
-    """A process of the job."""
-
     pid: int
     parent: int
     command: str

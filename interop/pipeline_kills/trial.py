@@ -52,8 +52,6 @@ BROKER_SETTINGS: Final = {"log.cleaner.enable": "false"}
 
 
 class Report(NamedTuple):
-    """The result of a trial."""
-
     job: str
     victim: str
     seed: int
@@ -134,7 +132,6 @@ def job_environment(directory: Path, jvm_options: str = "") -> dict[str, str]:
 def start(
     command: str, config: Mapping[str, Any], directory: Path, master: str = LOCAL, jvm_options: str = ""
 ) -> JobProcess:
-    """Start a job of the pipeline and return its process."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{command}.toml"
     path.write_text(toml(config), encoding="utf-8")
@@ -204,7 +201,6 @@ class _Trial:
         self._findings: list[Finding] = []
 
     def run(self, audited: bool) -> list[Finding]:
-        """Run the trial and return the findings."""
         if not self._until_done():
             return self._findings
         try:

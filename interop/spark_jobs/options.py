@@ -178,7 +178,6 @@ def source(it: Options) -> dict[str, Any]:
 
 
 def counted(it: Options, **options: Any) -> int:
-    """Return the number of records in a batch read."""
     return int(reader(it.spark, it.bootstrap, **options).count())
 
 

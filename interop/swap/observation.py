@@ -166,7 +166,6 @@ def configs(client: RawClient, topics: list[str]) -> dict[str, Any]:
 
 
 def groups(client: RawClient) -> dict[str, Any]:
-    """Return every group, with its members and committed offsets."""
     listed = client.call("ListGroups", 4, StatesFilter=[])["Groups"]
     found: dict[str, Any] = {}
     for group in sorted(entry["GroupId"] for entry in listed):
