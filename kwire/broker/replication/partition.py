@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.alter_partition_manager import RETRY_MS, IsrChangeResult
 from kwire.broker.replication.broker_topic_metrics import NOT_COUNTED
+from kwire.broker.replication.delayed_fetch import DelayedFetch, call_each
 from kwire.broker.replication.delayed_produce import (
     NO_REPLICATION,
     AppendCallback,
@@ -34,16 +34,6 @@ from kwire.wire.primitives import Uuid
 
 class InternalFailure(StorageError):
     """The failure of a log because of a bug of kwire. The disk has not failed."""
-
-
-class DelayedFetch(Protocol):
-    """A Fetch request that waits for the partition to grow."""
-
-    def partition_grew(self) -> None:
-        """Complete the request if possible, after the high watermark rose or the replica's role changed."""
-
-    def complete(self) -> None:
-        """Send the response with the records that are available."""
 
 
 class Partition:
@@ -194,10 +184,7 @@ class Partition:
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def check_leader_epoch(self, leader_epoch: int) -> None:
-        """Raise FENCED_LEADER_EPOCH for an old epoch, UNKNOWN_LEADER_EPOCH for a future one. -1 is accepted.
-
-        KIP-320.
-        """
+        """Raise FENCED_LEADER_EPOCH for an old epoch, UNKNOWN_LEADER_EPOCH for a future one. KIP-320."""
         if leader_epoch == NO_LEADER_EPOCH or leader_epoch == self.leader_epoch:
             return
         if leader_epoch < self.leader_epoch:
@@ -294,7 +281,6 @@ class Partition:
 
     @property
     def delayed_produce_count(self) -> int:
-        """The number of appends in purgatory."""
         return len(self._delayed_produces or ())
 
     def when_committed(self, callback: AppendCallback) -> None:
@@ -307,10 +293,7 @@ class Partition:
         self._acknowledge([(self.log.log_end_offset, callback, None)])
 
     def commit(self) -> None:
-        """Write the batches that were staged in this turn, then acknowledge them. Never raises.
-
-        If the write fails, the partition goes offline.
-        """
+        """Write the staged batches, then acknowledge them. If the write fails, go offline; never raise."""
         if self.role is not LEADER:
             return  # the change of role has already completed the requests
         log = self.log
@@ -474,12 +457,7 @@ class Partition:
         now_ms = self._host.internode_clock.monotonic_ms()
         pending = remote.prepare_shrink((self.topic_id, self.index), self.log.written_end_offset, now_ms)
         if pending is not None:
-            ends = {broker_id: state.end_offset for broker_id, state in remote.followers.items()}
-            self._leader_partitions.log_isr_change(
-                f"Shrinking ISR of {self.log.name} from {remote.isr} to {pending.isr}: log end offset "
-                f"{self.log.log_end_offset}, high watermark {self.log.high_watermark}, log end offsets of "
-                f"the followers {ends}"
-            )
+            self._leader_partitions.log_isr_shrink(self.log, remote, pending)
         self._alter_partition(pending)
         if self._delayed_produces:
             self._update_high_watermark()
@@ -505,17 +483,12 @@ class Partition:
             self._host.internode_clock.schedule(RETRY_MS, partial(self._retry_alter_partition, pending))
             return
         if remote.isr != before:
-            if pending.new_member is None:
-                self._leader_partitions.isr_shrinks += 1
-            else:
-                self._leader_partitions.isr_expands += 1
-            self._leader_partitions.log_isr_change(
-                f"ISR of {self.log.name} updated to {remote.isr}, partition epoch {remote.partition_epoch}"
-            )
+            self._leader_partitions.record_isr_change(self.log, remote, pending)
         if remote.pending is None:
             self._update_high_watermark()
 
     # --- high watermark and acknowledgements
+
     def _on_written(self, pending_acks: Sequence[PendingAcknowledgement], end_offset: int) -> None:
         if self.role is LEADER:
             if end_offset > self._written_offset:
@@ -535,7 +508,6 @@ class Partition:
             self._high_watermark_raised()
 
     def _high_watermark_raised(self) -> None:
-        """Complete delayed requests after the high watermark has risen."""
         if self._delayed_produces:
             self._complete_delayed_produces()
         if self.delayed_fetches:
@@ -605,18 +577,8 @@ class Partition:
 
     def wake(self) -> None:
         """Check every delayed fetch: some may be able to complete now."""
-        for delayed_fetch in list(self.delayed_fetches):
-            self._call(delayed_fetch, delayed_fetch.partition_grew)
+        call_each(self.delayed_fetches, lambda each: each.partition_grew(), self._host, self.log.name)
 
     def complete_delayed_fetches(self) -> None:
         """Complete every delayed fetch with the records that are available now."""
-        for delayed_fetch in list(self.delayed_fetches):
-            self._call(delayed_fetch, delayed_fetch.complete)
-
-    def _call(self, delayed_fetch: DelayedFetch, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except Exception:
-            # An exception in one fetch must not keep the other fetches from being checked.
-            self._host.logger("kwire.partition").exception("Delayed fetch from %s failed", self.log.name)
-            self.delayed_fetches.pop(delayed_fetch, None)
+        call_each(self.delayed_fetches, lambda each: each.complete(), self._host, self.log.name)

@@ -31,6 +31,7 @@ from kwire.broker.replication.alter_partition_manager import (
 )
 from kwire.broker.replication.broker_topic_metrics import BrokerTopicStats
 from kwire.broker.replication.follower_state import FollowerState
+from kwire.broker.storage.log.log import Log
 from kwire.host.host import Host
 from kwire.wire.batch import NO_OFFSET
 from kwire.wire.named_tuple import NamedTuple
@@ -84,6 +85,25 @@ class LeaderPartitions:
         self.isr_expands = 0
         self._image = image
         self._isr_log_lines: list[str] = []
+
+    def log_isr_shrink(self, log: Log, remote: RemoteReplicas, pending: PendingIsr) -> None:
+        """Log the proposal `pending` to remove followers from the ISR."""
+        ends = {broker_id: state.end_offset for broker_id, state in remote.followers.items()}
+        self.log_isr_change(
+            f"Shrinking ISR of {log.name} from {remote.isr} to {pending.isr}: log end offset "
+            f"{log.log_end_offset}, high watermark {log.high_watermark}, log end offsets of "
+            f"the followers {ends}"
+        )
+
+    def record_isr_change(self, log: Log, remote: RemoteReplicas, pending: PendingIsr) -> None:
+        """Count and log an ISR change after the controller has committed the proposal `pending`."""
+        if pending.new_member is None:
+            self.isr_shrinks += 1
+        else:
+            self.isr_expands += 1
+        self.log_isr_change(
+            f"ISR of {log.name} updated to {remote.isr}, partition epoch {remote.partition_epoch}"
+        )
 
     def log_isr_change(self, line: str) -> None:
         """Log an ISR change. If one turn has many changes, only the first are logged one by one."""
