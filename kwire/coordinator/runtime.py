@@ -227,7 +227,8 @@ class CoordinatorShard(Generic[M]):
             if error.code is not self._last_append_error:
                 self._last_append_error = error.code
                 self.logger("kwire.coordinator").warning(
-                    "Append to %s-%d was rejected: %s", self._type.topic, self.index, error.code.name
+                    "Append to %s-%d was rejected, so requests to its coordinator fail: %s",
+                    *(self._type.topic, self.index, error.code.name),
                 )
             if not pending.appends and not self.is_closed:  # a failed disk closes the shard
                 self._pending_results.remove(pending)

@@ -48,7 +48,7 @@ class ConnectionServer:
             try:
                 await TCPServer(wrapped, self._config, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
             except Exception as error:  # errors of Hypercorn must not end the port
-                self._logger.warning("HTTP connection failed: %.200r", error)
+                self._logger.warning("HTTP connection failed: %s: %.200s", type(error).__name__, error)
             stream.socket.close()
             nursery.cancel_scope.cancel()
 

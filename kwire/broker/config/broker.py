@@ -336,7 +336,10 @@ class BrokerConfig:
             check_values(state)
             check_change(self._state, state, self.static_settings)
         except ConfigError as error:
-            self.logger.error("Ignoring all dynamic configs of the %s: %s", where, error)
+            self.logger.error(
+                "Ignoring all changed dynamic configs of the %s, correct them with kafka-configs: %s",
+                *(where, error),
+            )
             return
         before = self._active_names()
         self._state = state
@@ -349,7 +352,7 @@ class BrokerConfig:
                 self._active_listeners[name] = self._listener_security(name, state)
             except ConfigError as error:
                 # Apache Kafka may have stored the listener, so its settings are kept.
-                self.logger.error("Cannot add listener %s: %s", name, error)
+                self.logger.error("Cannot add listener %s, correct its configs: %s", name, error)
 
     def _active_names(self) -> set[str]:
         """Return the names of the active listeners."""

@@ -135,7 +135,10 @@ def remove_invalid(stored: Mapping[str, str], logger: NodeLogger, *, per_broker:
             del kept[name]
     where = "broker" if per_broker else "cluster"
     if wrong:
-        logger.error("Ignoring dynamic configs of the %s: %s", where, "; ".join(wrong))
+        logger.error(
+            "Ignoring dynamic configs of the %s, correct or delete them with kafka-configs: %s",
+            *(where, "; ".join(wrong)),
+        )
     rules: tuple[tuple[Callable[[Iterable[str]], list[str]], str], ...] = (
         (_non_dynamic, "they can change only with a restart"),
         (_without_listener_prefix, "they need a listener prefix"),
@@ -145,7 +148,10 @@ def remove_invalid(stored: Mapping[str, str], logger: NodeLogger, *, per_broker:
         found = rule(kept)
         if found:
             names = ", ".join(found)
-            logger.error("Ignoring dynamic configs of the %s: %s, because %s", where, names, reason)
+            logger.error(
+                "Ignoring dynamic configs of the %s, delete them with kafka-configs: %s, because %s",
+                *(where, names, reason),
+            )
         for name in found:
             del kept[name]
     return kept
@@ -229,7 +235,8 @@ def clamp_assignment_intervals(settings: Mapping[str, str], logger: NodeLogger) 
         if not low <= value <= high:
             settings[name] = str(min(max(value, low), high))
             logger.warning(
-                "Config %s is %d, but must be from %d to %d; using %s", name, value, low, high, settings[name]
+                "Config %s is %d, but must be from %d (%s) to %d (%s): using %s. Change one of the three",
+                *(name, value, low, names[1], high, names[2], settings[name]),
             )
     return settings
 

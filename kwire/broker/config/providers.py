@@ -49,7 +49,7 @@ def resolve_placeholders(
             make_provider = _file_provider if class_name == "FileConfigProvider" else _directory_provider
             allowed = parameters.get("allowed.paths", "")
             providers[name] = _restrict_paths(
-                make_provider(read), allowed.split(",") if allowed else [], logger
+                make_provider(read), allowed.split(",") if allowed else [], f"{prefix}allowed.paths", logger
             )
         else:
             fault = "Could not load config provider class or one of its dependencies"
@@ -91,7 +91,8 @@ def _directory_provider(read: ReadFile) -> Provider:
     return look_up
 
 
-def _restrict_paths(provider: Provider, allowed: list[str], logger: NodeLogger) -> Provider:
+def _restrict_paths(provider: Provider, allowed: list[str], name: str, logger: NodeLogger) -> Provider:
+    """Return a provider that reads only paths below `allowed`, the value of the configuration key `name`."""
     parents = [normpath(path) for path in allowed]
     for path in parents:
         if not path.startswith("/"):
@@ -103,7 +104,11 @@ def _restrict_paths(provider: Provider, allowed: list[str], logger: NodeLogger) 
         if parents:
             path = normpath(path)
             if not any(path == parent or path.startswith(parent.rstrip("/") + "/") for parent in parents):
-                logger.warning("The path %s is not allowed to be accessed", path)
+                logger.warning(
+                    "The path %s is not allowed to be accessed: it is not below the paths in %s, so its "
+                    "placeholder is not replaced",
+                    *(path, name),
+                )
                 return None
         return provider(path, key)
 

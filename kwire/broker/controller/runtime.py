@@ -161,7 +161,9 @@ class ControllerRuntime:
         try:
             command.on_done(response)
         except Exception:
-            self._logger.exception("Callback of a controller command failed")
+            self._logger.exception(
+                "The callback of a controller command failed: the client may get no response"
+            )
 
     # --- broker sessions
 

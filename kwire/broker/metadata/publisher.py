@@ -102,7 +102,8 @@ class MetadataPublisher:
             except Exception:
                 # The failure of one subscriber must not stop the metadata log.
                 self._logger.exception(
-                    "Metadata subscriber %s failed to apply the change at offset %d",
+                    "Metadata subscriber %s failed to apply the change at metadata offset %d, and may use "
+                    "older metadata until the node restarts",
                     getattr(subscriber, "__qualname__", subscriber),
                     image.offset,
                 )

@@ -69,8 +69,8 @@ class Connection(Receiver):
         self._reading_ahead = False  # whether a worker thread is reading the next window from the disk
         server.loop.watch(self.fd, EPOLLIN, self._on_events)
 
-    def __repr__(self) -> str:
-        return f"<{self.listener} {self.peer[0]}:{self.peer[1]}>"
+    def __str__(self) -> str:
+        return f"from {self.peer[0]}:{self.peer[1]} (listener {self.listener})"
 
     def close(self, reason: str) -> None:
         self._server.close(self, reason)

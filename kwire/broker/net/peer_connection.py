@@ -265,8 +265,8 @@ class PeerConnection(Receiver):
         self._is_dirty = False
         connections.loop.watch(self.fd, EPOLLIN, self._on_events)
 
-    def __repr__(self) -> str:
-        return f"<to {self.to}>"
+    def __str__(self) -> str:
+        return f"to {self.to}"
 
     def send(self, frame: bytes) -> None:
         """Queue a frame that includes its size prefix. It is sent in this turn or the next one."""

@@ -275,7 +275,10 @@ class PeerLink:
         except NotInVersion as error:
             return f"version {pending.version} of {pending.name} cannot represent the request: {error}"
         except Exception:
-            self._logger.exception("Cannot encode the request for %r, failing it: %.2000r", self, request)
+            self._logger.exception(
+                "Cannot encode %s for %s (%s), the request fails: %.2000r",
+                *(pending.name, self.to, self.purpose, request),
+            )
             return f"{pending.name} cannot be encoded"
         pending.size_bytes = len(frame)
         self._sent_bytes += len(frame)
@@ -398,7 +401,9 @@ class PeerLink:
         """Close the connection, and log the failure unless `AuthenticationFailures` suppresses it."""
         now_ms = self._host.internode_clock.monotonic_ms()
         if self._authentication_failures.should_log(self.to, reason, now_ms):
-            self._logger.error("Connection %r failed authentication due to: %s", self, reason)
+            self._logger.error(
+                "Connection to %s (%s) failed authentication due to: %s", self.to, self.purpose, reason
+            )
         self._connection_lost(f"authentication failed: {reason}")
 
     # --- connection end

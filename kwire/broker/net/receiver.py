@@ -300,7 +300,7 @@ class Receiver(ABC):
                 self._refuse(str(error))
                 return
             except Exception:
-                owner.logger.exception("Closing connection %r: a request failed", self)
+                owner.logger.exception("Closing connection %s: handling a frame failed", self)
                 self.close("the request failed")
                 return
             if self.closed or channel.ending:

@@ -178,7 +178,8 @@ class RunningNode:
         yield Wait((done,), WORKERS_TIMEOUT_SECONDS)
         if not done.is_set:
             loop.logger("kwire.net").error(
-                "Worker threads are still busy after %d s, stopping anyway", WORKERS_TIMEOUT_SECONDS
+                "Worker threads are still busy after %d s, stopping anyway: a disk may not respond",
+                WORKERS_TIMEOUT_SECONDS,
             )
         if self.shutdown_mode is ShutdownMode.CLEAN:
             self.node.finish_shutdown()

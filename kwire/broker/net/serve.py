@@ -69,7 +69,8 @@ async def _run_background(
             await task(running)
         except Exception:
             running.loop.logger("kwire.net").exception(
-                "A background task failed; the node continues without it"
+                "Background task %s failed; the node continues without it",
+                getattr(task, "__qualname__", type(task).__name__),
             )
 
 

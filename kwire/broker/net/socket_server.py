@@ -226,7 +226,7 @@ class SocketServer:
         connection = Connection(self, sock, self._next_channel_id, listener, peer)
         self.connections[connection.channel.id] = connection
         self._watch_idle(connection, self.settings.max_idle_ms)
-        self.logger.debug("Accepted connection %r", connection)
+        self.logger.debug("Accepted connection %s", connection)
         if self.quotas[listener.role].is_exceeded():
             self._close_least_recently_used(listener.role)
 
@@ -298,13 +298,13 @@ class SocketServer:
 
     def refuse(self, connection: Connection, reason: str) -> None:
         """Close a connection whose peer violated the protocol."""
-        self.logger.warning("Closing connection %r: %s", connection, reason)
+        self.logger.warning("Closing connection %s: %s", connection, reason)
         self._close(connection)
 
     def close(self, connection: Connection, reason: str) -> None:
         """Close a connection for a reason other than a protocol violation."""
         if not connection.closed:
-            self.logger.debug("Closing connection %r: %s", connection, reason)
+            self.logger.debug("Closing connection %s: %s", connection, reason)
             self._close(connection)
 
     def _close(self, connection: Connection) -> None:
@@ -317,7 +317,7 @@ class SocketServer:
         try:
             self.node.channel_closed(connection.channel)
         except Exception:
-            self.logger.exception("Cleanup of connection %r failed", connection)
+            self.logger.exception("Cleanup of closed connection %s failed", connection)
         for listener in self.listeners:
             self._start_accepting(listener)
 

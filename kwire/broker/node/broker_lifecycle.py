@@ -401,7 +401,10 @@ class BrokerLifecycleManager:
                 self._node_id,
             )
         elif now_ms - self._duplicate_since_ms > 2 * self._settings.session_timeout_ms:
-            text = f"Another broker runs with node.id {self._node_id}: change the node.id of one of them"
+            text = (
+                f"Cannot register broker {self._node_id} (DUPLICATE_BROKER_REGISTRATION), will retry: "
+                "another running broker has the same node.id. Change the node.id of one of the two brokers"
+            )
             if text != self._logged_refusal:
                 self._logged_refusal = text
                 self._logger.error("%s", text)

@@ -175,7 +175,7 @@ class Node(NodeBase):
         except (StorageError, CorruptMetadata) as error:
             self._on_fatal(str(error))
         except Exception:
-            self._logger.exception("Cannot open the logs of this broker")
+            self._logger.exception("Cannot open the logs of this broker: it stops")
             self._on_fatal("an internal error, see the log")
 
     def _open(self) -> None:

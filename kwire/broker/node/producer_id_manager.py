@@ -63,7 +63,9 @@ class ProducerIdManager:
     def _handle_reply(self, reply: ProducerIdBlock | ApiError) -> None:
         self._in_flight = False
         if isinstance(reply, ApiError):
-            self._logger.warning("Cannot allocate producer ids, will retry: %s", reply.code.name)
+            self._logger.warning(
+                "Cannot get a block of producer ids from the controller, will retry: %s", reply.code.name
+            )
             self._retry_at_ms = self._host.internode_clock.monotonic_ms() + RETRY_BACKOFF_MS
         else:
             self._next_block, self._retry_at_ms = reply, None

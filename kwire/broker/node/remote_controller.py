@@ -174,7 +174,9 @@ class RemoteController:
                 context.close_connection()
             else:
                 self._host.logger("kwire.dispatch").error(
-                    "The active controller rejected the forwarded request %s: %s", context.header, response
+                    "Returning UNKNOWN_SERVER_ERROR for the forwarded request %s: the active controller "
+                    "returned %s",
+                    *(context.header, response),
                 )
                 context.refuse(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
@@ -188,7 +190,8 @@ class RemoteController:
             )
         except WireError as error:
             self._host.logger("kwire.dispatch").error(
-                "Cannot decode the active controller's response to the forwarded request %s: %s",
+                "Returning UNKNOWN_SERVER_ERROR for the forwarded request %s: cannot decode the active "
+                "controller's response: %s",
                 header,
                 error,
             )

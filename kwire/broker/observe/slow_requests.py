@@ -29,7 +29,10 @@ class SlowRequests:
         second = int(self._clock())
         if second != self._second:
             if self._count > MAX_PER_SECOND:
-                self._logger.warning("%d more slow requests were not logged", self._count - MAX_PER_SECOND)
+                self._logger.warning(
+                    "Slow requests: %d more were not logged in an earlier second (limit: %d per second)",
+                    *(self._count - MAX_PER_SECOND, MAX_PER_SECOND),
+                )
             self._second, self._count = second, 0
         self._count += 1
         if self._count <= MAX_PER_SECOND:

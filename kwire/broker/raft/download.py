@@ -42,7 +42,7 @@ class Download:
     def begin(self, snapshot: Snapshot) -> None:
         """Start a download, which replaces an earlier one. Raises StorageError."""
         self.drop()
-        self._logger.info("Fetching snapshot %s from the leader", snapshot.name)
+        self._logger.info("Fetching metadata snapshot %s from the quorum leader", snapshot.name)
         self._file = self._log.snapshots.create(snapshot)
 
     def add(self, data: Buffer) -> None:
@@ -76,7 +76,8 @@ class Download:
                 sync_name = file.publish()
             except CorruptMetadata as error:
                 self._logger.error(
-                    "Invalid snapshot %s from the leader, fetching it again: %s", file.snapshot.name, error
+                    "Invalid metadata snapshot %s from the quorum leader, fetching it again: %s",
+                    *(file.snapshot.name, error),
                 )
                 self.drop()
                 self._tell.installed(succeeded=False)

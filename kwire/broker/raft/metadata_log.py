@@ -187,7 +187,7 @@ class MetadataLog:
         self._read_offset = self.start_offset
         self.history.clear()
         if snapshot is not None:
-            self._logger.info("Loading snapshot %s", snapshot.name)
+            self._logger.info("Loading metadata snapshot %s", snapshot.name)
             self._read_offset = snapshot.end_offset
             self.log.high_watermark = max(self.high_watermark, snapshot.end_offset)
             self.unsnapshotted_bytes = 0

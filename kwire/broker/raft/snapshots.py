@@ -191,7 +191,7 @@ class Snapshots:
                 f"the records before it: restore the missing file, or the complete directory, from a backup"
             )
         for name in useless:
-            self._logger.info("Removing obsolete snapshot file %s", name)
+            self._logger.info("Removing obsolete metadata snapshot %s", name)
             disk.remove(join(self._directory, name))
         self._known = known
 
@@ -263,4 +263,7 @@ class Snapshots:
         try:
             self._disk.remove(path)
         except StorageError as error:
-            self._logger.error("Cannot remove %s, will retry at the next start: %s", path, error)
+            self._logger.error(
+                "Cannot remove deleted metadata snapshot %s, the next start of the node removes it: %s",
+                *(path, error),
+            )

@@ -127,7 +127,7 @@ class Snapshotter:
         snapshot = Snapshot(image.offset + 1, image.epoch)
         if snapshot in log.snapshots.known:
             return
-        self._logger.info("Generating snapshot %s: %s", snapshot.name, reason)
+        self._logger.info("Generating metadata snapshot %s: %s", snapshot.name, reason)
         voters = log.history.voters_at(image.offset)
         writer = SnapshotWriter(
             image.epoch,
@@ -180,14 +180,16 @@ class Snapshotter:
             return
         self._log.snapshots.add(file.snapshot)
         self._log.history.trim(file.snapshot.end_offset - 1)
-        self._logger.info("Completed snapshot %s", file.snapshot.name)
+        self._logger.info("Completed metadata snapshot %s", file.snapshot.name)
         self._clean_soon()
         self._take_if_due()
 
     def _failed(self, snapshot: Snapshot, error: BaseException) -> None:
         """Log a failed snapshot. The records stay in the log, and the next snapshot includes them."""
         self._logger.error(
-            "Cannot write snapshot %s, its records stay in the metadata log: %s", snapshot.name, error
+            "Cannot write metadata snapshot %s, the metadata log keeps the records until the next snapshot: "
+            "%s",
+            *(snapshot.name, error),
         )
         if self._writing is not None:
             self._writing.abandon()
@@ -210,13 +212,13 @@ class Snapshotter:
         try:
             while (reason := self._too_much()) is not None:
                 oldest, following = self._log.snapshots.known[:2]
-                self._logger.info("Deleting snapshot %s: %s", oldest.name, reason)
+                self._logger.info("Deleting metadata snapshot %s: %s", oldest.name, reason)
                 self._log.log.delete_records_before(following.end_offset)
                 self._log.log.delete_old_segments(self._host.now_ms())
                 for path in self._log.snapshots.set_aside_before(following):
                     self._remove_later(path)
         except (StorageError, ApiError, CorruptMetadata) as error:
-            self._logger.error("Cannot delete old snapshots: %s", error)
+            self._logger.error("Cannot delete old metadata snapshots, will retry: %s", error)
 
     def _too_much(self) -> str | None:
         """Return the reason to delete the oldest snapshot, or None to keep it."""

@@ -27,5 +27,7 @@ def call_each(
             step(delayed_fetch)
         except Exception:
             # An exception in one fetch must not keep the other fetches from being checked.
-            host.logger("kwire.partition").exception("Delayed fetch from %s failed", log_name)
+            host.logger("kwire.partition").exception(
+                "Cannot check a delayed fetch of %s: it completes when its maximum wait is over", log_name
+            )
             delayed_fetches.pop(delayed_fetch, None)

@@ -134,7 +134,10 @@ class DirectoryMoves:
         try:
             self.start(partition, directory)
         except (StorageError, ApiError) as error:
-            self.logger.error("Cannot resume moving %s: %s", partition.log.name, error)
+            self.logger.error(
+                "Cannot start to move %s to log directory %s, the next start of the broker tries again: %s",
+                *(partition.log.name, directory.path, error),
+            )
 
     def stop(self) -> None:
         """Stop all moves because the broker is shutting down. The next start of the broker resumes them."""
@@ -302,7 +305,9 @@ class _Move:
         if self.is_ended:
             return
         self._moves.logger.error(
-            "Cannot move %s to log directory %s: %s", self.partition.log.name, self._directory.path, error
+            "Cannot move %s to log directory %s, the replica stays where it is: %s. Start the move again, "
+            "or restart the broker",
+            *(self.partition.log.name, self._directory.path, error),
         )
         self.cancel()
         self._moves.move_ended(self)

@@ -232,7 +232,9 @@ class Follower:
             failure = log.failure or StorageError(str(error))
         except Exception as error:
             # This is a bug of kwire. The log may be inconsistent, so it is taken offline.
-            self._host.logger("kwire.partition").exception("Cannot write the log of %r", self)
+            self._host.logger("kwire.partition").exception(
+                "Cannot write the log of %s because of an internal error: the replica goes offline", log.name
+            )
             failure = InternalFailure(f"an unexpected failure: {error}")
             log.fail(failure)
         partition.fail(failure)
@@ -305,8 +307,9 @@ class Follower:
             self.truncate_to(leader_end_offset)
         elif leader_start_offset > end_offset:
             self._host.logger("kwire.partition").warning(
-                "Deleting all records of %s: its log end offset %d is below the leader's log start offset %d",
-                log.name, end_offset, leader_start_offset,
+                "Truncating %s fully and restarting it at offset %d, the leader's log start offset: the "
+                "local log end offset %d is lower",
+                log.name, leader_start_offset, end_offset,
             )  # fmt: skip
             self._restart_at(leader_start_offset)
 

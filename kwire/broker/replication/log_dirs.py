@@ -112,7 +112,11 @@ class LogDirs:
                 elif self._log_manager.get(future.topic, future.partition) is None:
                     self._recover(image, future)
             except StorageError as error:
-                self._logger.error("Cannot recover future log %s: %s", future.directory, error)
+                self._logger.error(
+                    "Cannot make future log %s the current log or mark it as stray, the next start of the "
+                    "broker tries again: %s. Check the disk of its log directory",
+                    *(future.directory, error),
+                )
 
     def _is_partition(self, image: MetadataImage, log: Log) -> bool:
         return log.partition < len(image.topics[log.topic].partitions)
@@ -212,7 +216,10 @@ class LogDirs:
         try:
             self.moves.cancel(partition)
         except StorageError as error:
-            self._logger.error("Cannot delete future log of %s: %s", partition.log.name, error)
+            self._logger.error(
+                "Cannot delete the future log of %s, the next start of the broker finds it again: %s",
+                *(partition.log.name, error),
+            )
 
     # --- failed and cordoned directories
 

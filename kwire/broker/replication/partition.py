@@ -305,7 +305,9 @@ class Partition:
             return
         except Exception as error:
             # This is a bug of kwire. The log may be inconsistent, so it is taken offline.
-            self._host.logger("kwire.partition").exception("Cannot write the log of %s", self.log.name)
+            self._host.logger("kwire.partition").exception(
+                "Cannot write the log of %s because of an internal error: the replica goes offline", log.name
+            )
             failure = InternalFailure(f"an unexpected failure: {error}")
             log.fail(failure)
             self.fail(failure)
@@ -570,7 +572,7 @@ class Partition:
         except Exception:
             # An exception in one callback must not keep the other callbacks from being called.
             self._host.logger("kwire.partition").exception(
-                "Cannot complete an append to %s: its callback failed", self.log.name
+                "The callback of an append to %s failed: the producer may get no response", self.log.name
             )
 
     # --- delayed fetches

@@ -17,7 +17,7 @@ failed, until the next append. This leader does not wait for such a follower.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from kwire.broker.metadata.image import MetadataImage, PartitionImage
@@ -88,11 +88,10 @@ class LeaderPartitions:
 
     def log_isr_shrink(self, log: Log, remote: RemoteReplicas, pending: PendingIsr) -> None:
         """Log the proposal `pending` to remove followers from the ISR."""
-        ends = {broker_id: state.end_offset for broker_id, state in remote.followers.items()}
+        ends = (f"broker {one} at {state.end_offset}" for one, state in remote.followers.items())
         self.log_isr_change(
-            f"Shrinking ISR of {log.name} from {remote.isr} to {pending.isr}: log end offset "
-            f"{log.log_end_offset}, high watermark {log.high_watermark}, log end offsets of "
-            f"the followers {ends}"
+            f"Shrinking ISR of {log.name} from {_join(remote.isr)} to {_join(pending.isr)}: log end offset "
+            f"{log.log_end_offset}, high watermark {log.high_watermark}, followers: {', '.join(ends)}"
         )
 
     def record_isr_change(self, log: Log, remote: RemoteReplicas, pending: PendingIsr) -> None:
@@ -102,7 +101,7 @@ class LeaderPartitions:
         else:
             self.isr_expands += 1
         self.log_isr_change(
-            f"ISR of {log.name} updated to {remote.isr}, partition epoch {remote.partition_epoch}"
+            f"ISR of {log.name} updated to {_join(remote.isr)}, partition epoch {remote.partition_epoch}"
         )
 
     def log_isr_change(self, line: str) -> None:
@@ -117,7 +116,11 @@ class LeaderPartitions:
         for line in lines[:MAX_LOGGED]:
             logger.info("%s", line)
         if len(lines) > MAX_LOGGED:
-            logger.info("%d more partitions had ISR changes", len(lines) - MAX_LOGGED)
+            logger.info(
+                "ISR changes: %d more were not logged (limit: %d at once)",
+                len(lines) - MAX_LOGGED,
+                MAX_LOGGED,
+            )
 
     def maybe_shrink_isr(self) -> None:
         """Check all partitions for lagging followers. Called every replica.lag.time.max.ms / 2."""
@@ -151,6 +154,11 @@ class LeaderPartitions:
         """Whether the metadata assigns the replica to a log directory that is offline on a known broker."""
         known, directory = self._image().brokers.get(broker_id), image.directory_of(broker_id)
         return known is not None and directory is not None and not known.has_online_directory(directory)
+
+
+def _join(broker_ids: Iterable[int]) -> str:
+    """Return broker ids as Kafka writes them in log lines, for example 1,2,3."""
+    return ",".join(map(str, broker_ids))
 
 
 class PendingIsr(NamedTuple):

@@ -66,9 +66,6 @@ class ReplicaFetcher:
         self._is_stopped = False
         self._is_unreachable_logged = False
 
-    def __repr__(self) -> str:
-        return f"Replica fetcher {self.purpose} for leader {self.leader_id}"
-
     def __len__(self) -> int:
         return len(self._followers)
 
@@ -197,7 +194,10 @@ class ReplicaFetcher:
         self._is_unreachable_logged = False
         problem = self._session.handle_response(response)
         if problem is not None:
-            self._logger.info("%r starts a new fetch session: %s", self, problem)
+            self._logger.info(
+                "Replica fetcher %s starts a new fetch session with leader broker %d: %s",
+                *(self.purpose, self.leader_id, problem),
+            )
             if response.error_code not in SESSION_LOST:
                 self._back_off()
         else:
@@ -207,7 +207,10 @@ class ReplicaFetcher:
     def _leader_unreachable(self, reason: str) -> None:
         if not self._is_unreachable_logged:
             self._is_unreachable_logged = True
-            self._logger.warning("%r cannot reach the leader, will retry: %s", self, reason)
+            self._logger.warning(
+                "Replica fetcher %s cannot reach leader broker %d, will retry: %s",
+                *(self.purpose, self.leader_id, reason),
+            )
         self._back_off()
 
     def _back_off(self) -> None:
@@ -264,16 +267,18 @@ class ReplicaFetcher:
             if error.code == ErrorCode.CORRUPT_MESSAGE:
                 # The leader may have truncated its log during the read. As Kafka does, fetch again.
                 self._logger.error(
-                    "Cannot append records fetched for %r, will fetch again: %s", follower, error
+                    "Cannot append records fetched for %s from leader broker %d, will fetch again: %s",
+                    *(follower.partition.log.name, self.leader_id, error),
                 )
                 self._retry_later(follower, ErrorCode.NONE, to_retry)
             elif error.code != ErrorCode.KAFKA_STORAGE_ERROR:
                 self._await_metadata(follower, str(error))
         except Exception:
             self._logger.exception(
-                "Unexpected failure while processing the leader's response for %r", follower
+                "Cannot process the response of leader broker %d for %s because of an internal error",
+                *(self.leader_id, follower.partition.log.name),
             )
-            self._await_metadata(follower, "unexpected failure")
+            self._await_metadata(follower, "internal error")
         else:
             if follower.state is FetchState.FETCHING:
                 self._touch(follower)
@@ -308,7 +313,8 @@ class ReplicaFetcher:
             return
         if code and code not in TRANSIENT:
             self._logger.error(
-                "Fetch for %r failed: leader %d returned %s", follower, self.leader_id, ErrorCode(code).name
+                "Cannot fetch %s, will retry: leader broker %d returned %s",
+                *(follower.partition.log.name, self.leader_id, ErrorCode(code).name),
             )
         follower.transition(FetchEvent.LEADER_ERROR)
         self._session.remove(follower.key)
@@ -327,7 +333,11 @@ class ReplicaFetcher:
 
     def _await_metadata(self, follower: Follower, reason: str) -> None:
         """Stop fetching until the metadata has another leader or leader epoch."""
-        self._logger.info("Stopped fetching for %r until the metadata changes: %s", follower, reason)
+        self._logger.info(
+            "Stopped fetching %s at leader epoch %d until the metadata has another leader or leader "
+            "epoch: %s",
+            *(follower.partition.log.name, follower.leader_epoch, reason),
+        )
         if follower.state is not FetchState.ENDED:
             follower.transition(FetchEvent.FAILED)
             self._session.remove(follower.key)

@@ -180,7 +180,8 @@ class ReplicaManager:
         if names:
             more = f" and {len(names) - MAX_LOGGED} more" if len(names) > MAX_LOGGED else ""
             self._logger.error(
-                "Offline partitions (%d): %s%s", len(names), ", ".join(names[:MAX_LOGGED]), more
+                "Offline replicas on broker %d (%d): %s%s",
+                *(self._node_id, len(names), ", ".join(names[:MAX_LOGGED]), more),
             )
 
     # --- the turn
@@ -350,7 +351,7 @@ class ReplicaManager:
             else:
                 partition.become_leader(image)
         except StorageError as error:
-            self._logger.error("Partition %s-%d is offline: %s", topic.name, index, error)
+            self._log_offline(f"{topic.name}-{index}", error)
             return
         self._partitions[topic.name, index] = partition
         if partition.role is Role.FOLLOWER and self._is_out_of_isr_at_shutdown(image):
@@ -419,7 +420,10 @@ class ReplicaManager:
         try:
             self._log_manager.delete(partition.log, self._host.now_ms(), sync=False)
         except StorageError as error:
-            self._logger.error("Cannot delete the log of %s-%d: %s", topic, index, error)
+            self._logger.error(
+                "Cannot delete the log of %s-%d, the next start of the broker marks it as stray: %s",
+                *(topic, index, error),
+            )
 
     def _sync_directories(self) -> None:
         """Sync the renames of deleted logs.
@@ -489,6 +493,13 @@ class ReplicaManager:
             if partition.log.failure is not None:
                 partition.fail(error)
 
+    def _log_offline(self, name: str, error: StorageError) -> None:
+        self._logger.error(
+            "The replica of %s on broker %d is offline: %s. Fix the cause, for example the disk of the log "
+            "directory, and restart the broker",
+            *(name, self._node_id, error),
+        )
+
     def _partition_offline(self, partition: Partition, error: StorageError) -> None:
         self._fetcher_manager.remove_fetcher(partition)
         coordinator = self._coordinators.get(partition.topic)
@@ -497,7 +508,7 @@ class ReplicaManager:
         if (
             self._partitions.get((partition.topic, partition.index)) is partition
         ):  # the partition was not removed
-            self._logger.error("Partition %s is offline: %s", partition.log.name, error)
+            self._log_offline(partition.log.name, error)
             if not isinstance(error, InternalFailure):
                 # A failed sync means that the disk has failed: the whole log directory goes offline.
                 self._log_manager.handle_log_failure(partition.log, error)

@@ -134,7 +134,9 @@ class OnlineMigration:
             ) from None
         except CustomAssignorError:
             self._logger.warning(
-                "Group %s: cannot upgrade to a consumer group: the group uses a custom assignor", classic.id
+                "Group %s: cannot upgrade to a consumer group: the group uses a custom assignor, which the "
+                "consumer protocol does not support",
+                classic.id,
             )
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND,

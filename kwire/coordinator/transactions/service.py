@@ -326,12 +326,19 @@ class TransactionCoordinatorService:
             pending.difference_update(codes)
             for partition, code in codes.items():
                 if code in FENCED_ERRORS:
-                    self._log_marker("was rejected, giving up", marker, partition, code)
+                    self._log_marker(
+                        marker,
+                        partition,
+                        code,
+                        "the transaction stays prepared until its coordinator is reloaded",
+                    )
                     refused.add(partition)
                 # A deleted partition needs no marker.
                 elif code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                     if retry_ms == MARKER_RETRY_MS:
-                        self._log_marker("was not written, retrying", marker, partition, code)
+                        self._log_marker(
+                            marker, partition, code, "retrying, and the transaction stays prepared meanwhile"
+                        )
                     failed.add(partition)
             if pending or shard.is_closed:
                 return
@@ -348,11 +355,15 @@ class TransactionCoordinatorService:
 
         self._ports.write_markers(sorted(partitions), marker, shard.leader_epoch, written)
 
-    def _log_marker(self, what: str, marker: TransactionMarker, partition: TopicPartition, code: int) -> None:
-        name = ErrorCode(code).name
+    def _log_marker(
+        self, marker: TransactionMarker, partition: TopicPartition, code: int, effect: str
+    ) -> None:
         self._logger.warning(
-            "Transaction marker of transactional id %s for %s-%d %s: %s",
-            *(marker.transactional_id, *partition, what, name),
+            "Cannot write the %s marker of transactional id %s (producer id %d, producer epoch %d) to %s-%d: "
+            "%s; %s",
+            "COMMIT" if marker.commit else "ABORT",
+            *(marker.transactional_id, marker.producer_id, marker.producer_epoch),
+            *(*partition, ErrorCode(code).name, effect),
         )
 
     def _all_written(

@@ -240,5 +240,5 @@ def test_stored_listeners_that_contradict_the_static_settings_are_not_applied(
     )
     with caplog.at_level(logging.ERROR):
         config.update({}, settings(NOW))
-    assert "Ignoring all dynamic configs of the" in caplog.text
+    assert "Ignoring all changed dynamic configs of the" in caplog.text
     assert names(config) == ["PLAINTEXT", "EXTRA"]

@@ -21,6 +21,10 @@ CONFIGURED = {
     "config.providers.env.param.allowlist.pattern": "SECRET_.*",
 }
 FILES = {"/secrets/all": "user = alice\\u002c\nkey:secret", "/secrets/one": "alone\n", "/etc/passwd": "x"}
+OUTSIDE = (
+    ": it is not below the paths in config.providers.dir.param.allowed.paths, so its placeholder is not "
+    "replaced"
+)
 ENVIRON = {"SECRET_A": "a", "OTHER": "b", "SECRET_BYTES": "\udcff"}
 
 
@@ -69,9 +73,9 @@ def test_a_path_outside_the_allowed_paths_is_not_read(caplog: pytest.LogCaptureF
         assert value("${dir:/secrets/../etc:passwd}") == "${dir:/secrets/../etc:passwd}"
         assert value("${dir:/secretsandmore:x}") == "${dir:/secretsandmore:x}"
     assert [record.getMessage() for record in caplog.records] == [
-        "The path /etc is not allowed to be accessed",
-        "The path /etc is not allowed to be accessed",
-        "The path /secretsandmore is not allowed to be accessed",
+        f"The path /etc is not allowed to be accessed{OUTSIDE}",
+        f"The path /etc is not allowed to be accessed{OUTSIDE}",
+        f"The path /secretsandmore is not allowed to be accessed{OUTSIDE}",
     ]
 
 

@@ -283,7 +283,7 @@ def test_a_failing_callback_does_not_stop_the_others(
     harness.create("a")
     harness.commit()
     assert harness.take_responses() == [("create a", "NONE")]
-    assert "Callback of a controller command failed" in caplog.text
+    assert "The callback of a controller command failed" in caplog.text
 
 
 def test_update_features_raises_the_kraft_version(harness: RuntimeHarness) -> None:

@@ -137,7 +137,7 @@ def test_authentication_failure_is_logged_once_with_its_message(caplog: pytest.L
         harness.host.advance(100_000)
         assert len(harness.links) == 0, "what was results is remembered all the same"
     assert harness.take_results() == ["[::1]:9092: authentication failed: Authentication failed: who?"] * 3
-    expected = "Connection <test to [::1]:9092> failed authentication due to: Authentication failed: who?"
+    expected = "Connection to [::1]:9092 (test) failed authentication due to: Authentication failed: who?"
     assert [record.getMessage() for record in caplog.records] == [expected]
     harness.request()
     harness.host.advance(1_300)
@@ -159,7 +159,7 @@ def test_authentication_failure_after_a_success_is_logged_again(caplog: pytest.L
             harness.respond_handshake()
             harness.fail_authentication()
         harness.host.advance(100_000)
-    expected = "Connection <test to [::1]:9092> failed authentication due to: Authentication failed: who?"
+    expected = "Connection to [::1]:9092 (test) failed authentication due to: Authentication failed: who?"
     assert [record.getMessage() for record in caplog.records] == [expected] * 2
 
 

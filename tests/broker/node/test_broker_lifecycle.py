@@ -383,7 +383,7 @@ def test_duplicate_broker_id_is_logged_after_the_session_timeout(
     events = [(record.levelname, record.message) for record in caplog.records]
     assert [level for level, _ in events] == ["INFO", "ERROR"]
     assert "previous run" in events[0][1]
-    assert "Another broker runs with node.id 1" in events[1][1]
+    assert "Cannot register broker 1 (DUPLICATE_BROKER_REGISTRATION)" in events[1][1]
 
 
 LEGAL = {

@@ -261,7 +261,7 @@ def test_second_broker_with_the_same_id_is_rejected(
     twin = cluster.add(broker(3, "four"))
     cluster.events.advance(3 * SESSION_MS)
     assert twin.node.lifecycle.stage is LifecycleStage.STARTING
-    assert "Another broker runs with node.id 3" in caplog.text
+    assert "Cannot register broker 3 (DUPLICATE_BROKER_REGISTRATION)" in caplog.text
     assert cluster.nodes[2].node.image.brokers[3].broker_epoch == epoch
 
 

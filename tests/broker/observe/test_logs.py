@@ -110,7 +110,9 @@ def test_slow_requests_beyond_the_limit_are_counted(
     assert len(caplog.messages) == MAX_PER_SECOND
     clock.now = 2.5
     record(request_metrics, ApiKey.PRODUCE)
-    assert caplog.messages[MAX_PER_SECOND] == "[node 7] 7 more slow requests were not logged"
+    assert caplog.messages[MAX_PER_SECOND] == (
+        "[node 7] Slow requests: 7 more were not logged in an earlier second (limit: 10 per second)"
+    )
     assert len(caplog.messages) == MAX_PER_SECOND + 2
 
 

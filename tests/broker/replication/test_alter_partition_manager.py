@@ -83,4 +83,4 @@ def test_log_lists_a_few_of_many_isr_changes(caplog: pytest.LogCaptureFixture) -
         harness.cluster.host.run_pending()
     messages = [record.getMessage() for record in caplog.records]
     assert [messages[0], len(messages)] == ["t-0: the ISR is (1,)", 6]
-    assert messages[-1].endswith("295 more partitions had ISR changes")
+    assert messages[-1].endswith("ISR changes: 295 more were not logged (limit: 5 at once)")

@@ -246,8 +246,9 @@ class _FollowerFetch:
         except Exception:
             # Without a response, the request would never complete.
             self._node.host.logger("kwire.dispatch").exception(
-                "Delayed request %s from %s failed; responding with UNKNOWN_SERVER_ERROR",
+                "Delayed request %s of follower broker %d at %s failed; responding with UNKNOWN_SERVER_ERROR",
                 self._context.header,
+                self._broker_id,
                 channel.peer_host,
             )
             response = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))

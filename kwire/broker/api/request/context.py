@@ -322,7 +322,9 @@ class RequestContext:
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, response)
         except NotInVersion as error:
             self.channel.logger.info(
-                "Rejecting request %s from %s: %s", header, self.channel.peer_host, error
+                "Returning UNSUPPORTED_VERSION for request %s from %s: the response sets a field that this "
+                "version does not have: %s",
+                *(header, self.channel.peer_host, error),
             )
             self._complete_with_error(ErrorCode.UNSUPPORTED_VERSION)
             return
@@ -330,7 +332,7 @@ class RequestContext:
             # The usual reason is a string of more than 32767 bytes. A client can cause that with names that
             # an error message quotes. Other requests must not be affected.
             self.channel.logger.exception(
-                "Cannot encode the response to request %s from %s",
+                "Cannot encode the response to request %s from %s; responding with UNKNOWN_SERVER_ERROR",
                 header,
                 self.channel.peer_host,
                 extra={"request": self.request_id},

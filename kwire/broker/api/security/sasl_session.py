@@ -231,7 +231,7 @@ class SaslSession:
 
     def _log_failure(self, channel: Channel, reason: str) -> None:
         channel.logger.info(
-            "Failed %sauthentication with %s by %s (%s)",
+            "Failed %sauthentication with %s on listener %s (%s)",
             "" if self._established is None else "re-",
             channel.peer_host,
             channel.listener,

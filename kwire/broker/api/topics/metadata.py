@@ -131,14 +131,14 @@ def _missing(node: BrokerRole, names: list[str], allow_creation: bool) -> list[M
     if to_create and allow_creation and node.config.auto_create_topics_enable:
         node.controller.submit(
             CreateTopics([creatable_topic(name, node.config) for name in to_create]),
-            partial(_log_refusals, node.host.logger("kwire.metadata")),
+            partial(_log_refusals, node.host.logger("kwire.metadata"), to_create),
         )
     return out
 
 
-def _log_refusals(logger: NodeLogger, reply: object) -> None:
+def _log_refusals(logger: NodeLogger, names: list[str], reply: object) -> None:
     if isinstance(reply, ApiError):
-        logger.warning("Cannot auto-create topics: %s", reply)
+        logger.warning("Cannot auto-create topics %s: %s", ", ".join(names), reply)
         return
     assert isinstance(reply, list)
     for result in reply:

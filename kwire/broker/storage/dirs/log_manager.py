@@ -529,7 +529,9 @@ class LogManager(BrokerLogs):
                 except StorageError as error:
                     complete = False
                     self._logger.error(
-                        "Cannot close %s; the next start runs log recovery: %s", log.name, error
+                        "Cannot close the log of %s, so log directory %s gets no clean shutdown marker, and "
+                        "the next start runs log recovery: %s",
+                        *(log.name, directory.path, error),
                     )
             try:
                 directory.sync()  # makes the names of logs created since the start durable
@@ -540,7 +542,8 @@ class LogManager(BrokerLogs):
                     directory.mark_clean()
             except StorageError as error:
                 self._logger.error(
-                    "Cannot mark %s as cleanly shut down; the next start runs log recovery: %s",
+                    "Cannot mark log directory %s as cleanly shut down, so the next start runs log recovery: "
+                    "%s",
                     directory.path,
                     error,
                 )

@@ -388,7 +388,10 @@ class _LogLoader:
                     self.epochs.assign_if_newer(location.leader_epoch, location.base_offset)
             except InvalidBatch as error:
                 # The log stays online; a consumer of this batch gets CORRUPT_MESSAGE.
-                self._logger.warning("Invalid batch in %s %s", segment.log_path, error)
+                self._logger.warning(
+                    "Invalid batch in %s %s; a Fetch of the batch returns CORRUPT_MESSAGE",
+                    *(segment.log_path, error),
+                )
         for epoch, start_offset in known:
             self.epochs.assign_if_newer(epoch, start_offset)
 

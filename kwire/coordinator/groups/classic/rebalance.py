@@ -443,7 +443,7 @@ class ClassicGroups:
         group.next_generation(self._context.now_ms())
         group.new_member_added = False
         if not group.members:
-            self._logger.info("Group %s: now empty, generation %d", group.id, group.generation)
+            self._logger.info("Group %s with generation %d is now empty", group.id, group.generation)
             return CoordinatorResult([group.record({})], lambda error: self._warn_not_stored(group, error))
         self._logger.info(
             "Group %s: stabilized generation %d with %d members",
@@ -521,7 +521,11 @@ class ClassicGroups:
     def _warn_not_stored(self, group: ClassicGroup, error: ApiError | None) -> None:
         # A restart would load the last stored generation, whose members would then time out.
         if error is not None:
-            self._logger.warning("Group %s: cannot store the empty generation: %s", group.id, error.code.name)
+            self._logger.warning(
+                "Group %s: cannot store that the group is empty: %s. A new coordinator would load the "
+                "previous members, which then time out",
+                *(group.id, error.code.name),
+            )
 
     def _session_timed_out(self, group: ClassicGroup, member: ClassicGroupMember) -> CoordinatorResult:
         if group.members.get(member.id) is not member or member.ignores_session_timeout:

@@ -267,7 +267,7 @@ class ConsumerGroups:
         existing = group.static_member(instance_id)
         if existing is None:
             self._logger.info(
-                "Group %s: static member %s joined with member id %s", group.id, instance_id, member_id
+                "Group %s: static member %s with instance id %s joined", group.id, member_id, instance_id
             )
             return group.members.get(member_id) or ConsumerGroupMember(member_id)
         if not is_classic and not existing.is_classic and existing.epoch != STATIC_LEAVING_EPOCH:
@@ -282,7 +282,8 @@ class ConsumerGroups:
         records.append(target_record(group.id, member_id, group.targets.get(existing.id, {})))
         records.append(new.assignment_record(group.id))
         self._logger.info(
-            "Group %s: static member %s rejoined with member id %s", group.id, instance_id, member_id
+            "Group %s: static member %s with instance id %s rejoined and replaces member %s",
+            *(group.id, member_id, instance_id, existing.id),
         )
         return new
 
@@ -313,7 +314,8 @@ class ConsumerGroups:
                     # get errors until they name another assignor.
                     self._logger.error(
                         "Group %s: cannot compute a target assignment: most members request assignor %s, "
-                        "which is not in group.consumer.assignors",
+                        "which is not in group.consumer.assignors. Add the assignor, or change "
+                        "group.remote.assignor of the members",
                         group.id,
                         name,
                     )
@@ -329,7 +331,7 @@ class ConsumerGroups:
                 )
                 records += new_records
                 self._logger.info(
-                    "Group %s: computed target assignment for epoch %d with assignor %s",
+                    "Group %s: computed target assignment for group epoch %d with assignor %s",
                     group.id,
                     epoch,
                     name,
@@ -390,7 +392,10 @@ class ConsumerGroups:
             return self.remove(group, [group.member(request.member_id)]), response
         member = known_static_member(group, request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVING_EPOCH:
-            self._logger.info("Group %s: static member %s left temporarily", group.id, request.instance_id)
+            self._logger.info(
+                "Group %s: static member %s with instance id %s temporarily left (member epoch -2)",
+                *(group.id, request.member_id, request.instance_id),
+            )
             return CoordinatorResult([member.after_static_leave().assignment_record(group.id)]), response
         return self.remove(group, [member]), response
 

@@ -237,7 +237,8 @@ def _loaded(
         epochs = topic.assignment_epochs
         if epochs is not None and len(epochs) != len(topic.partitions):
             logger.error(
-                "Ignoring the stored assignment epochs of member %s: %d epochs for %d partitions",
+                "Using the member epoch instead of the stored assignment epochs of member %s: the record has "
+                "%d epochs for %d partitions",
                 member_id,
                 len(epochs),
                 len(topic.partitions),

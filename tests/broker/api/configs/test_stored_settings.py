@@ -142,7 +142,7 @@ def test_contradicting_settings_are_not_applied_and_can_be_corrected(
     unchanged = {name: value for name, value in default_values().items() if name in settings | valid}
     with caplog.at_level(logging.ERROR):
         node = start(harness)
-    assert "Ignoring all dynamic configs of the" in caplog.text
+    assert "Ignoring all changed dynamic configs of the" in caplog.text
     assert values(node, unchanged) == unchanged
     assert alter(harness, BROKER, resource, {"log.segment.bytes": "2000000"}) != 0
     assert alter(harness, BROKER, resource, dict.fromkeys(settings)) == 0

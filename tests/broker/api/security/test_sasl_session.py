@@ -364,7 +364,7 @@ def test_the_log_of_a_failed_authentication_contains_no_password(
     authenticate(client, WRONG)
     expected = [one.getMessage() for one in caplog.records if "authentication" in one.getMessage()]
     assert expected == [
-        "[node 1] Failed authentication with 127.0.0.1 by SECURED "
+        "[node 1] Failed authentication with 127.0.0.1 on listener SECURED "
         "(Authentication failed: Invalid username or password)"
     ]
     assert "guessed" not in caplog.text
@@ -388,5 +388,6 @@ def test_mechanism_names_are_escaped_and_truncated_in_the_log(
     connect(node).send(1, SaslHandshakeRequest(mechanism=mechanism))
     [line] = [one.getMessage() for one in caplog.records if "authentication" in one.getMessage()]
     assert line == (
-        f"[node 1] Failed authentication with 127.0.0.1 by SECURED (Unsupported SASL mechanism {expected})"
+        "[node 1] Failed authentication with 127.0.0.1 on listener SECURED "
+        f"(Unsupported SASL mechanism {expected})"
     )
