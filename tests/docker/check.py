@@ -121,7 +121,7 @@ def last_requested_apis(container: Container) -> set[str]:
     """Return the APIs in the flight record of the previous, killed container."""
     (record,) = container.host_path(container.environment["KAFKA_LOG_DIRS"]).glob("kwire-flight-*.jsonl")
     head, *requests = map(json.loads, record.read_text().splitlines())
-    assert head["end"].startswith("killed"), head
+    assert head["end"].startswith("the process was killed"), head
     return {request["api"] for request in requests}
 
 
