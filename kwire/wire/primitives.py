@@ -27,6 +27,8 @@ class Region(Protocol):
 
 Uuid = NewType("Uuid", bytes)
 """The 16 bytes of a Uuid."""
+TopicIdPartition: TypeAlias = tuple[Uuid, int]
+"""A partition: its topic's id and its index."""
 
 ZERO_UUID = Uuid(bytes(16))
 

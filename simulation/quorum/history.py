@@ -19,13 +19,14 @@ from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.terms import Terms
 from kwire.broker.raft.voters import KRAFT_VERSIONS, ReplicaKey, Voter, VoterSet, endpoints_of
 from kwire.host.host import PeerAddress, PeerTooOld, PeerUnreachable
+from kwire.testing.simulated.violation import Violation
 from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.vote import VoteRequest, VoteResponse
 from kwire.wire.primitives import ZERO_UUID, Uuid
 from kwire.wire.records.raft import Endpoint
 from kwire.wire.schema import Message
 from simulation.quorum.fault_injector import QuorumFaultInjector
-from simulation.quorum.invariants import Invariants, Violation
+from simulation.quorum.invariants import Invariants
 from simulation.quorum.log import Batch, SavedSnapshot
 from simulation.quorum.node import DiskLatency, SimulatedNode
 

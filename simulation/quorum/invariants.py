@@ -20,15 +20,12 @@ from kwire.broker.raft import outputs
 from kwire.broker.raft.outputs import Output
 from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.voters import ReplicaKey, VoterSet
+from kwire.testing.simulated.violation import Violation
 from kwire.wire.messages.vote import VoteRequest, VoteResponse
 from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.records.raft import VotersRecord
 from simulation.quorum.log import Batch
 from simulation.quorum.node import SimulatedNode
-
-
-class Violation(AssertionError):
-    """The quorum violates an invariant."""
 
 
 class GrantedVotes:

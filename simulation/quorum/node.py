@@ -115,7 +115,6 @@ class SimulatedNode:
         self._syncing_to: int | None = None
         self._delayed_fetches: list[_DelayedFetch] = []
         self._held_requests: list[tuple[Message, Reply]] = []
-        self._pieces = 0
         self._fetched_snapshot: SavedSnapshot | None = None
         self._tick_at_ms: int | None = None
         self.last_logged: object = None

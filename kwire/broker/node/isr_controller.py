@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kwire.broker.controller.commands import AlteredPartition, AlterPartition, PartitionAlteration
 from kwire.broker.controller.port import ControllerPort
-from kwire.broker.replication.alter_partition_manager import IsrChange, IsrChangeResult, TopicIdPartition
+from kwire.broker.replication.alter_partition_manager import IsrChange, IsrChangeResult
 from kwire.wire.errors import ApiError
+from kwire.wire.primitives import TopicIdPartition
 
 
 class NodeIsrController:

@@ -16,7 +16,7 @@ from kwire.broker.metadata.image import RECOVERED
 from kwire.host.host import Host
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.primitives import Uuid
+from kwire.wire.primitives import TopicIdPartition, Uuid
 
 RETRY_MS = 50
 """The pause before a failed request is sent again, in ms."""
@@ -45,8 +45,6 @@ class IsrChangeResult(NamedTuple):
     partition_epoch: int = -1
 
 
-TopicIdPartition = tuple[Uuid, int]
-"""A partition as topic id and partition index."""
 OnIsrChanged = Callable[[IsrChangeResult], None]
 
 

@@ -22,14 +22,11 @@ from kwire.wire.messages.fetch import (
     PartitionData,
 )
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.primitives import Uuid
+from kwire.wire.primitives import TopicIdPartition, Uuid
 
 INVALID_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
 MAX_EPOCH: Final = 0x7FFFFFFF
-
-TopicIdPartition = tuple[Uuid, int]
-"""A partition as topic id and partition index."""
 
 
 class FetchPosition(NamedTuple):

@@ -16,13 +16,14 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
 
-from kwire.broker.replication.fetch_session_handler import FetchPosition, TopicIdPartition
+from kwire.broker.replication.fetch_session_handler import FetchPosition
 from kwire.broker.replication.partition import InternalFailure, Partition
 from kwire.broker.storage.disk import StorageError
 from kwire.host.host import Host
 from kwire.wire.batch import HEADER_BYTES, NO_LEADER_EPOCH, read_header
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.fetch import PartitionData
+from kwire.wire.primitives import TopicIdPartition
 
 
 class FetchState(Enum):

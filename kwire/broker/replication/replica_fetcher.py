@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from kwire.broker.replication.fetch_session_handler import FetchSessionHandler, TopicIdPartition
+from kwire.broker.replication.fetch_session_handler import FetchSessionHandler
 from kwire.broker.replication.fetcher_ports import FetcherPorts
 from kwire.broker.replication.follower import FetchEvent, FetchState, Follower
 from kwire.broker.replication.leader_offsets import LeaderOffsets
@@ -28,6 +28,7 @@ from kwire.wire.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
+from kwire.wire.primitives import TopicIdPartition
 from kwire.wire.schema import Message
 
 TRANSIENT: Final = frozenset(

@@ -111,7 +111,6 @@ def _offsets(path: Path) -> tuple[int, int, int]:
     Raises ArchiveError if the footer has no statistics.
     """
     metadata = pq.read_metadata(path)
-    column = metadata.schema.to_arrow_schema().names.index("offset")
     column = next(
         number for number in range(metadata.num_columns) if metadata.schema.column(number).path == "offset"
     )

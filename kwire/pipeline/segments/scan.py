@@ -27,8 +27,6 @@ from kwire.wire.batch import (
 CHUNK_BYTES: Final = 1 << 20
 SEGMENT_OFFSETS: Final = 1 << 31
 """The number of offsets that a segment can hold: its indexes store 32-bit offsets relative to its base."""
-_GONE: Final = (".deleted", ".swap")
-"""Suffixes of files that the broker will soon delete or has just compacted."""
 
 
 class CorruptSegment(SegmentsError):

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kwire.broker.metadata.image import BrokerImage, MetadataImage
-from kwire.broker.replication.alter_partition_manager import IsrChange, IsrChangeResult, TopicIdPartition
+from kwire.broker.replication.alter_partition_manager import IsrChange, IsrChangeResult
 from kwire.broker.replication.remote_replicas import LeaderPartitions
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.primitives import ZERO_UUID
+from kwire.wire.primitives import ZERO_UUID, TopicIdPartition
 
 Done = Callable[[Mapping[TopicIdPartition, IsrChangeResult] | ApiError], None]
 

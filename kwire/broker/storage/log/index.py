@@ -131,12 +131,6 @@ class _Index:
             self._is_trimmed = True
             self.needs_sync = True
 
-    def forget(self) -> None:
-        """Discard all cached state, so that the next use loads the file again."""
-        self._loaded = False
-        self._block = b""
-        self._tail = []
-
     def forget_lookup(self) -> None:
         """Discard the cached block."""
         self._block = b""
@@ -155,10 +149,6 @@ class _Index:
         file.write_at(self._on_disk * self._entry.size, [block])
         self._on_disk += len(self._tail)
         self._tail = []
-
-    def sync(self) -> None:
-        """Make the file durable. May run in a worker thread."""
-        self._disk.open(self.path).sync()
 
     # --- reading and adding entries
 

@@ -80,16 +80,6 @@ class LeaderEpochFileCache:
     def earliest(self) -> tuple[int, int] | None:
         return self._entries[0] if self._entries else None
 
-    def assign(self, epoch: int, start_offset: int) -> None:
-        """Assign an epoch and save the file; negative epochs are ignored. Raises StorageError."""
-        if epoch < 0:
-            return
-        entries = self._entries
-        if entries and entries[-1][0] == epoch and entries[-1][1] <= start_offset:
-            return
-        self.assign_in_memory(epoch, start_offset)
-        self.save()
-
     def begin(self, epoch: int, start_offset: int) -> None:
         """Start an epoch at `start_offset`. The caller must `save` it before its first record is written.
 
@@ -131,11 +121,6 @@ class LeaderEpochFileCache:
             return NO_LEADER_EPOCH, NO_OFFSET
         end_offset = entries[after][1]
         return (entries[after - 1][0] if after else epoch), end_offset
-
-    def epoch_for(self, offset: int) -> int | None:
-        """Return the leader epoch of the record at `offset`, or None if it is unknown."""
-        after = bisect_right(self._entries, offset, key=_start_offset)
-        return self._entries[after - 1][0] if after else None
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove the epochs that start at or after `end_offset`. Raises StorageError."""

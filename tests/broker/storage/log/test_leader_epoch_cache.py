@@ -11,7 +11,8 @@ from kwire.testing.disk import MemoryDisk
 def cache_with(*entries: tuple[int, int], disk: MemoryDisk | None = None) -> LeaderEpochFileCache:
     epochs = LeaderEpochFileCache(disk or MemoryDisk(), "")
     for epoch, start_offset in entries:
-        epochs.assign(epoch, start_offset)
+        epochs.assign_in_memory(epoch, start_offset)
+    epochs.save()
     return epochs
 
 
@@ -86,8 +87,3 @@ def test_truncation_from_the_start_moves_the_first_epoch_up() -> None:
     assert epochs.entries == [(2, 20)]
     epochs.truncate_from_start(20)
     assert epochs.entries == [(2, 20)]
-
-
-def test_epoch_of_an_offset() -> None:
-    epochs = cache_with((2, 10), (4, 20))
-    assert [epochs.epoch_for(offset) for offset in (9, 10, 19, 20, 99)] == [None, 2, 2, 4, 4]
