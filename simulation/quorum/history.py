@@ -218,7 +218,7 @@ class History:
 
     def before_output(self, node: SimulatedNode, output: Output) -> None:
         self.invariants.before_output(node, output)
-        if isinstance(output, outputs.Cut | outputs.Install):
+        if isinstance(output, outputs.Truncate | outputs.Install):
             self.faults.maybe_cut_power(node)
 
     def on_append(self, node: SimulatedNode, batch: Batch, prev_epoch: int) -> None:

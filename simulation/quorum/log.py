@@ -134,7 +134,7 @@ class SimulatedLog:
         self.end_offset = self.batches[-1].end_offset if self.batches else self.start_offset
         assert self.end_offset == offset, f"offset {offset} is within a batch"
         self._epochs = [entry for entry in self._epochs if entry[1] < offset]
-        self.history.cut(offset)
+        self.history.truncate_to(offset)
         self.synced_offset = min(self.synced_offset, offset)
 
     def _mark_awaiting_sync(self) -> None:

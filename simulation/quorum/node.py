@@ -16,7 +16,7 @@ from kwire.broker.metadata.features import KRAFT_VERSION
 from kwire.broker.raft import outputs
 from kwire.broker.raft.machine import Machine
 from kwire.broker.raft.outputs import Output
-from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch
+from kwire.broker.raft.positions import EndOfEpoch, check_fetch_position
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.snapshots import Snapshot
@@ -228,9 +228,9 @@ class SimulatedNode:
         match output:
             case outputs.Send():
                 environment.send(self, output)
-            case outputs.Answer():
-                assert callable(output.asker)
-                output.asker(output.response)
+            case outputs.Respond():
+                assert callable(output.requester)
+                output.requester(output.response)
             case outputs.Remember():
                 self._remember(output)
             case outputs.AppendControls():
@@ -241,7 +241,7 @@ class SimulatedNode:
                 assert machine.role is not QuorumRole.LEADER
                 for batch in environment.decode_batches(bytes(output.records)):
                     self._append(batch)
-            case outputs.Cut():
+            case outputs.Truncate():
                 assert machine.role is not QuorumRole.LEADER, "a leader truncates its log"
                 assert output.offset >= log.high_watermark
                 environment.log_node(self, f"truncates from {log.end_offset} to {output.offset}")
@@ -374,11 +374,11 @@ class SimulatedNode:
             feature = SupportedFeatureKey(name=KRAFT_VERSION, min_version=low, max_version=high)
             reply(ApiVersionsResponse(api_keys=[], supported_features=[feature]))
         else:
-            self._handle(lambda: self.machine.asked(request, reply, self.local_ms, api_version=1))
+            self._handle(lambda: self.machine.handle_request(request, reply, self.local_ms, api_version=1))
 
     def receive_response(self, number: int, response: Message | PeerUnreachable) -> None:
         """Handle the response to a request of this node, or the failure of the request."""
-        self._handle(lambda: self.machine.answered(number, response, self.local_ms))
+        self._handle(lambda: self.machine.handle_response(number, response, self.local_ms))
 
     def run_on_machine(self, act: Callable[[Machine], list[Output]]) -> None:
         """Call `act` with the state machine, and execute the outputs that `act` returns."""
@@ -407,7 +407,7 @@ class SimulatedNode:
         is_enough = code != ErrorCode.NONE
         if code == ErrorCode.NONE:
             log = self.log
-            other = answer_to_fetch(log, partition.fetch_offset, partition.last_fetched_epoch)
+            other = check_fetch_position(log, partition.fetch_offset, partition.last_fetched_epoch)
             if isinstance(other, EndOfEpoch):
                 data.diverging_epoch = fetch.EpochEndOffset(epoch=other.epoch, end_offset=other.end_offset)
             elif isinstance(other, Snapshot):

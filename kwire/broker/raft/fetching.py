@@ -18,13 +18,13 @@ from kwire.broker.raft.outputs import (
     Advance,
     Append,
     BeginSnapshot,
-    Cut,
     DropSnapshot,
     Install,
     Output,
     Send,
+    Truncate,
 )
-from kwire.broker.raft.positions import EndOfEpoch, cut_for
+from kwire.broker.raft.positions import EndOfEpoch, truncation_offset
 from kwire.broker.raft.roles import Stage
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.terms import QuorumLog, Terms
@@ -97,7 +97,7 @@ class Fetching:
 
     # --- requests
 
-    def ask(self, epoch: int, leader: PeerAddress | None, *, is_late: bool, now_ms: int) -> Send:
+    def build_request(self, epoch: int, leader: PeerAddress | None, *, is_late: bool, now_ms: int) -> Send:
         """Build a Fetch or FetchSnapshot request to the leader.
 
         If the leader is unknown, or `is_late` with its response, Fetch goes to the next server instead.
@@ -166,23 +166,23 @@ class Fetching:
 
     # --- responses
 
-    def fetched(self, answer: FetchResponse, epoch: int) -> list[Output]:
+    def fetched(self, response: FetchResponse, epoch: int) -> list[Output]:
         """Handle a Fetch response of the current leader.
 
         Raises Contradiction if the response would replace committed records.
         """
-        [partition] = answer.responses[0].partitions
+        [partition] = response.responses[0].partitions
         log, diverging, offered = self._log, partition.diverging_epoch, partition.snapshot_id
         outputs: list[Output] = []
         if diverging.epoch >= 0 or diverging.end_offset >= 0:
-            offset = cut_for(log, EndOfEpoch(diverging.epoch, diverging.end_offset))
+            offset = truncation_offset(log, EndOfEpoch(diverging.epoch, diverging.end_offset))
             if offset < log.high_watermark:
                 raise Contradiction(
                     f"leader epoch {epoch} diverges from this node at offset {offset}, below the high "
                     f"watermark {log.high_watermark}: committed metadata would be lost"
                 )
             self.synced_offset = min(self.synced_offset, offset)
-            outputs.append(Cut(offset))
+            outputs.append(Truncate(offset))
         elif offered.end_offset >= 0 and offered.epoch >= 0:
             snapshot = Snapshot(offered.end_offset, offered.epoch)
             if snapshot.end_offset < log.high_watermark:
@@ -203,9 +203,9 @@ class Fetching:
         self._succeeded()
         return outputs
 
-    def loaded(self, answer: FetchSnapshotResponse, now_ms: int) -> list[Output]:
+    def loaded(self, response: FetchSnapshotResponse, now_ms: int) -> list[Output]:
         """Handle a FetchSnapshot response of the current leader."""
-        [partition] = answer.topics[0].partitions
+        [partition] = response.topics[0].partitions
         loading = self._loading
         if loading is None:
             return []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from kwire.broker.raft.calls import FETCH, Call
 from kwire.broker.raft.elections import LAST_EPOCH, Tally, may_have_vote, wait_before_standing_ms
 from kwire.broker.raft.fetching import Contradiction
-from kwire.broker.raft.outputs import Advance, Answer, Complain, Output, Remember
+from kwire.broker.raft.outputs import Advance, Complain, Output, Remember, Respond
 from kwire.broker.raft.replies import (
     Electoral,
     Heard,
@@ -62,31 +62,33 @@ class Listening(Standing):
 
     # --- requests
 
-    def asked(self, request: Message, asker: object, now_ms: int, *, api_version: int) -> list[Output]:
+    def handle_request(
+        self, request: Message, requester: object, now_ms: int, *, api_version: int
+    ) -> list[Output]:
         """Handle Vote, BeginQuorumEpoch, EndQuorumEpoch, AddRaftVoter, RemoveRaftVoter or UpdateRaftVoter.
 
-        Each request gets exactly one `Answer`, with its `asker`, possibly later.
+        Each request gets exactly one `Respond`, with its `requester`, possibly later.
         """
         assert isinstance(request, QuorumRequest)
         if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest):
-            return self._asked_to_change(request, asker, now_ms)
+            return self._handle_voter_change(request, requester, now_ms)
         if request.cluster_id not in (None, self._terms.cluster_id):
-            return [Answer(asker, refusal(request, ErrorCode.INCONSISTENT_CLUSTER_ID))]
+            return [Respond(requester, refusal(request, ErrorCode.INCONSISTENT_CLUSTER_ID))]
         said = said_in(request, self._terms.listener)
         if said is None:
-            return [Answer(asker, refusal(request, ErrorCode.INVALID_REQUEST))]
+            return [Respond(requester, refusal(request, ErrorCode.INVALID_REQUEST))]
         outputs: list[Output] = []
         code, is_granted = self._why_not(request, said), False
         if code != ErrorCode.NONE:
             pass
         elif isinstance(request, VoteRequest):
-            outputs, code, is_granted = self._asked_for_vote(request, said, now_ms)
+            outputs, code, is_granted = self._handle_vote(request, said, now_ms)
         else:
-            outputs, code = self._told_of_leader(said, now_ms)
+            outputs, code = self._handle_leader(said, now_ms)
             if code == ErrorCode.NONE and isinstance(request, EndQuorumEpochRequest):
                 self._leader_ends(request, said, now_ms)
         response = reply(request, code, self._known, api_version=api_version, is_granted=is_granted)
-        return [*outputs, Answer(asker, response)]
+        return [*outputs, Respond(requester, response)]
 
     @property
     def _known(self) -> Known:
@@ -108,7 +110,7 @@ class Listening(Standing):
             return ErrorCode.FENCED_LEADER_EPOCH
         return ErrorCode.INVALID_REQUEST if said.replica_id < 0 else ErrorCode.NONE
 
-    def _asked_for_vote(
+    def _handle_vote(
         self, request: VoteRequest, said: Said, now_ms: int
     ) -> tuple[list[Output], ErrorCode, bool]:
         data = request.topics[0].partitions[0]
@@ -141,7 +143,7 @@ class Listening(Standing):
         self._calls.forget()
         return self._remember(is_promise=True)
 
-    def _told_of_leader(self, said: Said, now_ms: int) -> tuple[list[Output], ErrorCode]:
+    def _handle_leader(self, said: Said, now_ms: int) -> tuple[list[Output], ErrorCode]:
         outputs = self._learn(said.epoch, said.replica_id, said.address, now_ms)
         if outputs is None:
             complaint = (
@@ -160,10 +162,10 @@ class Listening(Standing):
                 request, self._terms.key, self._terms.election_backoff_max_ms
             )
 
-    def _asked_to_change(
+    def _handle_voter_change(
         self,
         request: AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest,
-        asker: object,
+        requester: object,
         now_ms: int,
     ) -> list[Output]:
         code = ErrorCode.NONE
@@ -178,45 +180,45 @@ class Listening(Standing):
         if self._membership is not None and code == ErrorCode.NONE:
             outputs = self._membership.expire(now_ms)
             if isinstance(request, AddRaftVoterRequest):
-                return outputs + self._membership.add(request, asker, now_ms)
+                return outputs + self._membership.add(request, requester, now_ms)
             if isinstance(request, RemoveRaftVoterRequest):
-                return outputs + self._membership.remove(request, asker, now_ms)
+                return outputs + self._membership.remove(request, requester, now_ms)
             appended, code = self._membership.update(request, now_ms)
             outputs += appended
         if isinstance(request, AddRaftVoterRequest):
-            return [Answer(asker, AddRaftVoterResponse(error_code=code))]
+            return [Respond(requester, AddRaftVoterResponse(error_code=code))]
         if isinstance(request, RemoveRaftVoterRequest):
-            return [Answer(asker, RemoveRaftVoterResponse(error_code=code))]
-        return [*outputs, Answer(asker, update_reply(code, self._known))]
+            return [Respond(requester, RemoveRaftVoterResponse(error_code=code))]
+        return [*outputs, Respond(requester, update_reply(code, self._known))]
 
     # --- responses
 
-    def answered(self, number: int, answer: Message | PeerUnreachable, now_ms: int) -> list[Output]:
+    def handle_response(self, number: int, response: Message | PeerUnreachable, now_ms: int) -> list[Output]:
         """Handle the response to the request with `number` (see `Send`), or the failure of that request."""
         call = self._calls.close(number)
         if call is None or self.role is QuorumRole.FAILED:
             return []
         if isinstance(call.request, ApiVersionsRequest):
             assert self._membership is not None
-            return self._membership.versions_told(call.key, answer, now_ms)
-        if isinstance(answer, PeerUnreachable):
-            return self._unreachable(call, answer, now_ms)
-        if isinstance(answer, AddRaftVoterResponse | RemoveRaftVoterResponse):
-            return self._changed(answer, now_ms)
-        code = 0 if isinstance(answer, UpdateRaftVoterResponse) else _error_of(answer)
+            return self._membership.handle_api_versions(call.key, response, now_ms)
+        if isinstance(response, PeerUnreachable):
+            return self._unreachable(call, response, now_ms)
+        if isinstance(response, AddRaftVoterResponse | RemoveRaftVoterResponse):
+            return self._changed(response, now_ms)
+        code = 0 if isinstance(response, UpdateRaftVoterResponse) else _error_of(response)
         if code == ErrorCode.INCONSISTENT_CLUSTER_ID and call.key == FETCH:
             return self._contradicted(
                 f"the quorum belongs to another cluster: its cluster id is not {self._terms.cluster_id}, "
                 f"which this node's log directories have. Correct controller.quorum.voters or "
                 f"controller.quorum.bootstrap.servers"
             )
-        if code == ErrorCode.UNSUPPORTED_VERSION and isinstance(answer, VoteResponse):
+        if code == ErrorCode.UNSUPPORTED_VERSION and isinstance(response, VoteResponse):
             return self._unreachable(call, PeerTooOld(), now_ms)
-        heard = heard_in(answer) if code == ErrorCode.NONE else None
+        heard = heard_in(response) if code == ErrorCode.NONE else None
         if heard is None:
             self._failed(call, now_ms)
             return []
-        return self._heard_from(call, answer, heard, now_ms)
+        return self._heard_from(call, response, heard, now_ms)
 
     def _unreachable(self, call: Call, why: PeerUnreachable, now_ms: int) -> list[Output]:
         if isinstance(why, PeerTooOld):
@@ -241,19 +243,19 @@ class Listening(Standing):
         else:
             self._calls.rest(call.key, now_ms)
 
-    def _changed(self, answer: AddRaftVoterResponse | RemoveRaftVoterResponse, now_ms: int) -> list[Output]:
+    def _changed(self, response: AddRaftVoterResponse | RemoveRaftVoterResponse, now_ms: int) -> list[Output]:
         """Handle the leader's response to a voter change of this node."""
         self._joining.wait(now_ms)
-        if answer.error_code in _DONE[type(answer)]:
+        if response.error_code in _DONE[type(response)]:
             return []
         self._calls.rest(FETCH, now_ms)
-        code = ErrorCode(answer.error_code)
+        code = ErrorCode(response.error_code)
         if code in _EXPECTED:
             return []
-        request = type(answer).__name__.removesuffix("Response")
+        request = type(response).__name__.removesuffix("Response")
         return [Complain(f"The quorum leader rejected {request} of this node: {code.name}")]
 
-    def _heard_from(self, call: Call, answer: Message, heard: Heard, now_ms: int) -> list[Output]:
+    def _heard_from(self, call: Call, response: Message, heard: Heard, now_ms: int) -> list[Output]:
         code = ErrorCode.NONE if heard.code in _GONE else heard.code
         if heard.epoch < self.epoch or code == ErrorCode.UNKNOWN_LEADER_EPOCH:
             self._does_not_help(call, now_ms)  # the other node has an older epoch
@@ -268,12 +270,12 @@ class Listening(Standing):
                 f"leader epoch {heard.epoch} has two leaders, node {self.leader_id} and node {leader_id}"
             )
         is_news = was != (self.epoch, self.role)
-        if code not in _EXPECTED and isinstance(answer, FetchResponse | FetchSnapshotResponse):
+        if code not in _EXPECTED and isinstance(response, FetchResponse | FetchSnapshotResponse):
             outputs.append(
                 Complain(f"The quorum leader rejected a Fetch of this node: {ErrorCode(code).name}")
             )
-        if self.epoch == was[0] and (code == ErrorCode.NONE or isinstance(answer, UpdateRaftVoterResponse)):
-            followed = self._take(call, answer, heard, now_ms, is_news=is_news)
+        if self.epoch == was[0] and (code == ErrorCode.NONE or isinstance(response, UpdateRaftVoterResponse)):
+            followed = self._take(call, response, heard, now_ms, is_news=is_news)
             if followed is not None:
                 return outputs + followed
         if not is_news:
@@ -281,12 +283,12 @@ class Listening(Standing):
         return outputs
 
     def _take(
-        self, call: Call, answer: Message, heard: Heard, now_ms: int, *, is_news: bool
+        self, call: Call, response: Message, heard: Heard, now_ms: int, *, is_news: bool
     ) -> list[Output] | None:
         """Apply a response that fits the current epoch and role; return None if it does not fit."""
-        match answer:
+        match response:
             case FetchResponse() | FetchSnapshotResponse() if self.role is QuorumRole.FOLLOWER:
-                return self._followed(answer, now_ms)
+                return self._followed(response, now_ms)
             case UpdateRaftVoterResponse() if self.role is QuorumRole.FOLLOWER and not is_news:
                 if heard.code not in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION):
                     return None
@@ -306,12 +308,12 @@ class Listening(Standing):
                 return []
         return None
 
-    def _followed(self, answer: FetchResponse | FetchSnapshotResponse, now_ms: int) -> list[Output]:
+    def _followed(self, response: FetchResponse | FetchSnapshotResponse, now_ms: int) -> list[Output]:
         try:
-            if isinstance(answer, FetchResponse):
-                outputs = self._fetching.fetched(answer, self.epoch)
+            if isinstance(response, FetchResponse):
+                outputs = self._fetching.fetched(response, self.epoch)
             else:
-                outputs = self._fetching.loaded(answer, now_ms)
+                outputs = self._fetching.loaded(response, now_ms)
         except Contradiction as error:
             return self._contradicted(str(error))
         self._leader_has_ended = False
@@ -376,9 +378,9 @@ def _is_impossible(request: VoteRequest) -> bool:
     return data.last_offset < 0 or data.last_offset_epoch < 0 or data.replica_epoch < least_epoch
 
 
-def _error_of(answer: Message) -> int:
+def _error_of(response: Message) -> int:
     assert isinstance(
-        answer,
+        response,
         (
             VoteResponse,
             BeginQuorumEpochResponse,
@@ -387,4 +389,4 @@ def _error_of(answer: Message) -> int:
             FetchSnapshotResponse,
         ),
     )
-    return answer.error_code
+    return response.error_code

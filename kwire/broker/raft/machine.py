@@ -87,17 +87,17 @@ class Machine(Listening):
                 assert self._tally is not None
                 dues = [self._election_due_ms]
                 if not self._tally.is_lost:
-                    dues += self._ready_to_be_asked(self._tally.missing)
+                    dues += self._ready_for_request(self._tally.missing)
             case QuorumRole.LEADER:
                 leading, membership = self._lead_of_epoch
                 dues = [0 if leading.has_left else leading.due_ms, membership.due_ms]
             case QuorumRole.RESIGNED:
-                dues = [*self._ready_to_be_asked(self._unaware)]
+                dues = [*self._ready_for_request(self._unaware)]
                 if not self._is_stopping:
                     dues.append(self._election_due_ms)
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
-    def _ready_to_be_asked(self, voters: list[Voter]) -> list[int]:
+    def _ready_for_request(self, voters: list[Voter]) -> list[int]:
         return [
             self._calls.ready_ms(voter.key.replica_id)
             for voter in voters
@@ -162,7 +162,7 @@ class Machine(Listening):
             request = self._joining.request(self.epoch, now_ms)
             if request is not None:
                 return [self._calls.send(FETCH, self.leader_address, request, now_ms)]
-        return [self._fetching.ask(self.epoch, self.leader_address, is_late=is_late, now_ms=now_ms)]
+        return [self._fetching.build_request(self.epoch, self.leader_address, is_late=is_late, now_ms=now_ms)]
 
     def _ask_for_votes(self, now_ms: int) -> list[Output]:
         tally, terms = self._tally, self._terms

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from kwire.broker.metadata.features import KRAFT_VERSION
 from kwire.broker.raft.calls import Calls
 from kwire.broker.raft.leading import Leading
-from kwire.broker.raft.outputs import Answer, AppendControls, Output
+from kwire.broker.raft.outputs import AppendControls, Output, Respond
 from kwire.broker.raft.snapshots import KRAFT_VERSION_TYPE, VOTERS_TYPE
 from kwire.broker.raft.terms import QuorumLog, Terms
 from kwire.broker.raft.voters import (
@@ -50,23 +50,23 @@ class _Kind(Enum):
 class _Change:
     """The addition or removal of one voter."""
 
-    def __init__(self, kind: _Kind, key: ReplicaKey, asker: object, deadline_ms: int) -> None:
+    def __init__(self, kind: _Kind, key: ReplicaKey, requester: object, deadline_ms: int) -> None:
         self.kind = kind
         self.key = key
-        self.asker = asker
+        self.requester = requester
         self.deadline_ms = deadline_ms
         self.endpoints: tuple[VoterEndpoint, ...] = ()
-        self.answers_when_committed = True
-        self.is_answered = False
+        self.responds_when_committed = True
+        self.has_responded = False
         self.offset: int | None = None
         """The offset of the change's record; None until the record is appended."""
 
-    def answer(self, code: ErrorCode, message: str | None = None) -> list[Output]:
+    def respond(self, code: ErrorCode, message: str | None = None) -> list[Output]:
         """Send the response, unless it was already sent."""
-        if self.is_answered:
+        if self.has_responded:
             return []
-        self.is_answered = True
-        return [Answer(self.asker, _reply(self.kind, code, message))]
+        self.has_responded = True
+        return [Respond(self.requester, _reply(self.kind, code, message))]
 
 
 def _reply(kind: _Kind, code: ErrorCode, message: str | None) -> Message:
@@ -108,12 +108,12 @@ class Membership:
         if change is None or now_ms < change.deadline_ms:
             return []
         self._change = None
-        return change.answer(ErrorCode.REQUEST_TIMED_OUT, "The change was not committed in time.")
+        return change.respond(ErrorCode.REQUEST_TIMED_OUT, "The change was not committed in time.")
 
     def abandon(self) -> list[Output]:
         """Fail the current change because this node is no longer the leader."""
         change, self._change = self._change, None
-        return [] if change is None else change.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return [] if change is None else change.respond(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def appended(self, offset: int) -> None:
         """Record the offset at which the oldest pending AppendControls was appended."""
@@ -127,7 +127,7 @@ class Membership:
         if change is None or change.offset is None or self._leading.high_watermark <= change.offset:
             return []
         self._change = None
-        return change.answer(ErrorCode.NONE)
+        return change.respond(ErrorCode.NONE)
 
     def _append(self, controls: Sequence[tuple[int, Message]], change: _Change | None) -> AppendControls:
         self._appending.append(change)
@@ -138,14 +138,14 @@ class Membership:
 
     # --- adding and removing voters
 
-    def add(self, request: AddRaftVoterRequest, asker: object, now_ms: int) -> list[Output]:
+    def add(self, request: AddRaftVoterRequest, requester: object, now_ms: int) -> list[Output]:
         """Start to add an observer as a voter: check the request, and request the versions it supports."""
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
         endpoints = tuple(VoterEndpoint(one.name, one.host, one.port) for one in request.listeners)
         address = address_of(endpoints, self._terms.listener)
 
         def refused(code: ErrorCode, message: str) -> list[Output]:
-            return [Answer(asker, _reply(_Kind.ADD, code, message))]
+            return [Respond(requester, _reply(_Kind.ADD, code, message))]
 
         if key.replica_id < 0 or key.directory_id == ZERO_UUID:
             return refused(ErrorCode.INVALID_REQUEST, "The new voter has no id, or no directory id.")
@@ -162,49 +162,51 @@ class Membership:
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"Another request to node {key.replica_id} is in progress or has just failed. Try again.",
             )
-        change = _Change(_Kind.ADD, key, asker, now_ms + self._terms.request_timeout_ms)
+        change = _Change(_Kind.ADD, key, requester, now_ms + self._terms.request_timeout_ms)
         change.endpoints = tuple(sorted(endpoints))
-        change.answers_when_committed = request.ack_when_committed
+        change.responds_when_committed = request.ack_when_committed
         self._change = change
         versions = ApiVersionsRequest(client_software_name=SOFTWARE[0], client_software_version=SOFTWARE[1])
         return [self._calls.send(key.replica_id, address, versions, now_ms)]
 
-    def versions_told(self, voter_id: int, answer: Message | PeerUnreachable, now_ms: int) -> list[Output]:
+    def handle_api_versions(
+        self, voter_id: int, response: Message | PeerUnreachable, now_ms: int
+    ) -> list[Output]:
         """Handle the new voter's response to ApiVersions, or the failure of that request."""
         change = self._change
         if change is None or change.kind is not _Kind.ADD or change.key.replica_id != voter_id:
             return []
         if change.offset is not None or change in self._appending:
             return []
-        if not isinstance(answer, ApiVersionsResponse) or answer.error_code:
+        if not isinstance(response, ApiVersionsResponse) or response.error_code:
             self._change = None
             self._calls.rest(voter_id, now_ms)
-            return change.answer(
+            return change.respond(
                 ErrorCode.REQUEST_TIMED_OUT, f"Node {voter_id} did not return its supported versions."
             )
-        ranges = [one for one in answer.supported_features if one.name == KRAFT_VERSION]
+        ranges = [one for one in response.supported_features if one.name == KRAFT_VERSION]
         version = self._log.kraft_version
         if not ranges or not ranges[0].min_version <= version <= ranges[0].max_version:
             self._change = None
-            return change.answer(
+            return change.respond(
                 ErrorCode.INVALID_REQUEST,
                 f"Node {voter_id} does not support {KRAFT_VERSION} {version}.",
             )
         if not self._leading.has_caught_up(change.key, now_ms):
             self._change = None
-            return change.answer(
+            return change.respond(
                 ErrorCode.REQUEST_TIMED_OUT, f"Node {voter_id} has not caught up with the metadata log yet."
             )
         voter = Voter(change.key, change.endpoints, ranges[0].min_version, ranges[0].max_version)
         outputs: list[Output] = [self._append_voters(self._log.voters.replaced(voter), change)]
-        return outputs if change.answers_when_committed else outputs + change.answer(ErrorCode.NONE)
+        return outputs if change.responds_when_committed else outputs + change.respond(ErrorCode.NONE)
 
-    def remove(self, request: RemoveRaftVoterRequest, asker: object, now_ms: int) -> list[Output]:
+    def remove(self, request: RemoveRaftVoterRequest, requester: object, now_ms: int) -> list[Output]:
         """Remove a voter. The voter may be this node."""
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
 
         def refused(code: ErrorCode, message: str) -> list[Output]:
-            return [Answer(asker, _reply(_Kind.REMOVE, code, message))]
+            return [Respond(requester, _reply(_Kind.REMOVE, code, message))]
 
         if key.replica_id < 0 or key.directory_id == ZERO_UUID:
             return refused(ErrorCode.INVALID_REQUEST, "The voter has no id, or no directory id.")
@@ -217,7 +219,7 @@ class Membership:
                 ErrorCode.VOTER_NOT_FOUND,
                 f"Node {key.replica_id} is not a voter with that directory id, or is the only voter.",
             )
-        self._change = _Change(_Kind.REMOVE, key, asker, now_ms + self._terms.request_timeout_ms)
+        self._change = _Change(_Kind.REMOVE, key, requester, now_ms + self._terms.request_timeout_ms)
         return [self._append_voters(voters.without(key.replica_id), self._change)]
 
     def _why_not(self) -> tuple[ErrorCode, str] | None:

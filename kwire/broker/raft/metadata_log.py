@@ -328,7 +328,7 @@ class MetadataLog:
         The caller must flush the log afterwards (`awaits_sync`). Raises StorageError.
         """
         assert offset >= self.high_watermark, f"truncation to {offset}, below {self.high_watermark}"
-        self.history.cut(offset)
+        self.history.truncate_to(offset)
         self.log.truncate_to(offset)
 
     def advance_to(self, high_watermark: int) -> None:

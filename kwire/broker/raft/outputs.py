@@ -18,7 +18,7 @@ from kwire.wire.schema import Message
 
 
 class Send(NamedTuple):
-    """Send a request, and call `Machine.answered` once with `number`, by the deadline.
+    """Send a request, and call `Machine.handle_response` once with `number`, by the deadline.
 
     Other requests may be in flight.
     """
@@ -29,10 +29,10 @@ class Send(NamedTuple):
     deadline_ms: int
 
 
-class Answer(NamedTuple):
-    """Send the response to the request that was passed to `Machine.asked` with this `asker`."""
+class Respond(NamedTuple):
+    """Send the response to the request for which `Machine.handle_request` got this `requester`."""
 
-    asker: object
+    requester: object
     response: Message
 
 
@@ -76,7 +76,7 @@ class Append(NamedTuple):
     epoch: int
 
 
-class Cut(NamedTuple):
+class Truncate(NamedTuple):
     """Truncate the log to an offset, sync it, and call `synced`. The machine fetches nothing before that.
 
     A sync that began before the truncation does not count.
@@ -106,7 +106,7 @@ class AddToSnapshot(NamedTuple):
 class Install(NamedTuple):
     """Check the downloaded snapshot, sync it, restart the log after it, and call `installed`.
 
-    Afterwards the new log start is synced and `synced` is called, as after a `Cut`.
+    Afterwards the new log start is synced and `synced` is called, as after a `Truncate`.
     """
 
 
@@ -129,6 +129,6 @@ class Fail(NamedTuple):
 
 
 Output = (
-    Send | Answer | Remember | Tell | Unlead | AppendControls | Append | Cut | Advance | BeginSnapshot
+    Send | Respond | Remember | Tell | Unlead | AppendControls | Append | Truncate | Advance | BeginSnapshot
     | AddToSnapshot | Install | DropSnapshot | Complain | Fail
 )  # fmt: skip

@@ -35,7 +35,7 @@ class Positions(Protocol):
         """Return the end of this epoch, or of the last epoch before it that the log has."""
 
 
-def answer_to_fetch(log: Positions, offset: int, last_epoch: int) -> EndOfEpoch | Snapshot | None:
+def check_fetch_position(log: Positions, offset: int, last_epoch: int) -> EndOfEpoch | Snapshot | None:
     """Return how a leader responds to a Fetch at `offset`, if the record before it has `last_epoch`.
 
     None: send the records from `offset` on. EndOfEpoch: the logs diverge there, and the follower truncates
@@ -58,7 +58,7 @@ def answer_to_fetch(log: Positions, offset: int, last_epoch: int) -> EndOfEpoch 
     return known if known.epoch != last_epoch or known.end_offset < offset else None
 
 
-def cut_for(log: Positions, leaders: EndOfEpoch) -> int:
+def truncation_offset(log: Positions, leaders: EndOfEpoch) -> int:
     """Return the offset to which to truncate a diverging log.
 
     `leaders` is the end of the epoch that the leader has returned, in the leader's log.

@@ -51,8 +51,8 @@ LEAVING_MS: Final = 5_000
 """The maximum time that a stopping leader waits for the next leader, in ms, as in Kafka."""
 
 
-class Asks(Protocol):
-    """A pending request to the quorum."""
+class Requester(Protocol):
+    """The sender of a request to the quorum, which waits for the response."""
 
     @property
     def api_version(self) -> int: ...
@@ -81,7 +81,7 @@ class Quorum:
         """The metadata log; it is set by `start`."""
         self.failed = False
         """Whether the log can no longer be written or followed, so that the node must stop."""
-        self.is_ending = False
+        self.is_shutting_down = False
         """Whether the node is stopping, so that requests must not wait any longer."""
         self._config = config
         self._host = host
@@ -258,7 +258,7 @@ class Quorum:
         return machine.leader_id
 
     @property
-    def told_leader_id(self) -> int:
+    def advertised_leader_id(self) -> int:
         """The leader id for responses. Unlike `leader_id`, it stays set in elections and after resigning."""
         return NO_LEADER if self._machine is None else self._machine.leader_id
 
@@ -359,8 +359,8 @@ class Quorum:
         match output:
             case out.Send():
                 self._send(output)
-            case out.Answer():
-                cast(Asks, output.asker).complete(output.response)
+            case out.Respond():
+                cast(Requester, output.requester).complete(output.response)
             case out.Remember():
                 self._remember(output)
             case out.Tell():
@@ -385,7 +385,7 @@ class Quorum:
             case out.Advance():
                 self._decisions.advance_to(output.high_watermark)
                 self._waiters.call_all()
-            case out.Cut():
+            case out.Truncate():
                 self._logger.info(
                     "Truncating __cluster_metadata-0 to offset %d: the log of leader %d diverges there",
                     *(output.offset, self.leader_id),
@@ -409,13 +409,15 @@ class Quorum:
                 assert_never(output)
 
     def _send(self, send: out.Send) -> None:
-        def answered(answer: Message | PeerUnreachable) -> None:
+        def responded(response: Message | PeerUnreachable) -> None:
             if self._machine is None:
                 return
-            if isinstance(answer, PeerUnreachable):
-                self._logger.debug("Request to the quorum failed: %s", answer)
+            if isinstance(response, PeerUnreachable):
+                self._logger.debug("Request to the quorum failed: %s", response)
             self._after(
-                self._machine.answered(send.number, answer, self._host.internode_clock.monotonic_ms())
+                self._machine.handle_response(
+                    send.number, response, self._host.internode_clock.monotonic_ms()
+                )
             )
 
         purpose = FETCHES if isinstance(send.request, FetchRequest | FetchSnapshotRequest) else ELECTIONS
@@ -424,7 +426,7 @@ class Quorum:
             purpose,
             send.request,
             deadline_ms=send.deadline_ms,
-            on_response=answered,
+            on_response=responded,
             to_controller=True,
         )
 
@@ -459,19 +461,21 @@ class Quorum:
 
     # --- requests to the quorum
 
-    def asked(self, request: Message, asker: Asks) -> None:
-        """Handle a quorum request, such as Vote or AddRaftVoter. `asker` gets the response, maybe later."""
+    def handle_request(self, request: Message, requester: Requester) -> None:
+        """Handle a request such as Vote or AddRaftVoter. `requester` gets the response, maybe later."""
         if self._machine is not None:
             now_ms = self._host.internode_clock.monotonic_ms()
-            self._after(self._machine.asked(request, asker, now_ms, api_version=asker.api_version))
+            self._after(
+                self._machine.handle_request(request, requester, now_ms, api_version=requester.api_version)
+            )
 
-    def when_kept(self, answer: Callable[[], None]) -> bool:
-        """Return whether all votes and epochs of this node are durable. If not, call `answer` once they are.
+    def when_synced(self, callback: Callable[[], None]) -> bool:
+        """Return whether all votes and epochs of this node are durable. If not, call `callback` later.
 
         Otherwise this node could lose an epoch or a leadership in a crash after another node has seen it.
         """
         if self._is_held:
-            self._holding.append(answer)
+            self._holding.append(callback)
         return not self._is_held
 
     def describe(self) -> Description | None:
@@ -550,13 +554,13 @@ class Quorum:
         """Return whether this replica is a voter."""
         return self.log.voters.find(key) is not None
 
-    def is_fetched(self, key: ReplicaKey, offset: int) -> None:
+    def record_fetch(self, key: ReplicaKey, offset: int) -> None:
         """Record that a replica has sent Fetch and has every record before `offset`."""
         assert self._machine is not None
         self._after(self._machine.fetched_by(key, offset, self._host.internode_clock.monotonic_ms()))
         self._decisions.are_followed()
 
-    def is_loaded(self, key: ReplicaKey) -> None:
+    def record_snapshot_fetch(self, key: ReplicaKey) -> None:
         """Record that a replica has sent FetchSnapshot."""
         if self._machine is not None:
             self._machine.loaded_by(key, self._host.internode_clock.monotonic_ms())
@@ -568,13 +572,13 @@ class Quorum:
         """
         self._waiters.add(waiter, for_written=for_written)
 
-    def wait_no_more(self, waiter: Callable[[], None]) -> None:
+    def cancel_wait(self, waiter: Callable[[], None]) -> None:
         """Remove a waiter that has not been called yet."""
         self._waiters.remove(waiter)
 
     def end_waits(self) -> None:
         """Complete all waiting requests, and stop appending NoOpRecords, because the node is stopping."""
-        self.is_ending = True
+        self.is_shutting_down = True
         if self._machine is not None:
             self._decisions.stop()
         self._waiters.call_all()

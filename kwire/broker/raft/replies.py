@@ -40,32 +40,34 @@ class Heard(NamedTuple):
     is_granted: bool = False
 
 
-def heard_in(answer: object) -> Heard | None:
+def heard_in(response: object) -> Heard | None:
     """Read a response; return None if it does not have exactly one partition."""
-    if isinstance(answer, UpdateRaftVoterResponse):
-        told = answer.current_leader
+    if isinstance(response, UpdateRaftVoterResponse):
+        told = response.current_leader
         address = PeerAddress(told.host, told.port) if told.host else None
-        return Heard(answer.error_code, told.leader_id, told.leader_epoch, address)
-    if isinstance(answer, FetchResponse):
-        addresses = {one.node_id: PeerAddress(one.host, one.port) for one in answer.node_endpoints}
-        if len(answer.responses) != 1 or len(answer.responses[0].partitions) != 1:
+        return Heard(response.error_code, told.leader_id, told.leader_epoch, address)
+    if isinstance(response, FetchResponse):
+        addresses = {one.node_id: PeerAddress(one.host, one.port) for one in response.node_endpoints}
+        if len(response.responses) != 1 or len(response.responses[0].partitions) != 1:
             return None
-        [fetched] = answer.responses[0].partitions
+        [fetched] = response.responses[0].partitions
         leader_id = fetched.current_leader.leader_id
         leader_epoch = fetched.current_leader.leader_epoch
         return Heard(fetched.error_code, leader_id, leader_epoch, addresses.get(leader_id))
-    if isinstance(answer, FetchSnapshotResponse):
-        addresses = {one.node_id: PeerAddress(one.host, one.port) for one in answer.node_endpoints}
-        if len(answer.topics) != 1 or len(answer.topics[0].partitions) != 1:
+    if isinstance(response, FetchSnapshotResponse):
+        addresses = {one.node_id: PeerAddress(one.host, one.port) for one in response.node_endpoints}
+        if len(response.topics) != 1 or len(response.topics[0].partitions) != 1:
             return None
-        [piece] = answer.topics[0].partitions
+        [piece] = response.topics[0].partitions
         leader_id, leader_epoch = piece.current_leader.leader_id, piece.current_leader.leader_epoch
         return Heard(piece.error_code, leader_id, leader_epoch, addresses.get(leader_id))
-    assert isinstance(answer, (vote.VoteResponse, begin.BeginQuorumEpochResponse, end.EndQuorumEpochResponse))
-    addresses = {one.node_id: PeerAddress(one.host, one.port) for one in answer.node_endpoints}
-    if len(answer.topics) != 1 or len(answer.topics[0].partitions) != 1:
+    assert isinstance(
+        response, (vote.VoteResponse, begin.BeginQuorumEpochResponse, end.EndQuorumEpochResponse)
+    )
+    addresses = {one.node_id: PeerAddress(one.host, one.port) for one in response.node_endpoints}
+    if len(response.topics) != 1 or len(response.topics[0].partitions) != 1:
         return None
-    [data] = answer.topics[0].partitions
+    [data] = response.topics[0].partitions
     is_granted = isinstance(data, vote.ResponsePartitionData) and data.vote_granted
     return Heard(
         data.error_code, data.leader_id, data.leader_epoch, addresses.get(data.leader_id), is_granted

@@ -238,10 +238,10 @@ class VoterHistory:
         elif isinstance(control, KRaftVersionRecord):
             self._versions.put(offset, control.k_raft_version)
 
-    def cut(self, offset: int) -> None:
+    def truncate_to(self, offset: int) -> None:
         """Remove the entries at and after `offset`, because the log was truncated."""
-        self._voters.cut(offset)
-        self._versions.cut(offset)
+        self._voters.truncate_to(offset)
+        self._versions.truncate_to(offset)
 
     def trim(self, offset: int) -> None:
         """Remove the entries that are needed only for offsets before `offset`."""
@@ -250,8 +250,8 @@ class VoterHistory:
 
     def clear(self) -> None:
         """Remove all entries, before a snapshot is loaded."""
-        self._voters.cut(OF_CONFIGURATION)
-        self._versions.cut(OF_CONFIGURATION)
+        self._voters.truncate_to(OF_CONFIGURATION)
+        self._versions.truncate_to(OF_CONFIGURATION)
 
 
 class _Said(Generic[T]):
@@ -266,11 +266,11 @@ class _Said(Generic[T]):
         return self.values[found - 1] if found else None
 
     def put(self, offset: int, value: T) -> None:
-        self.cut(offset)
+        self.truncate_to(offset)
         self.offsets.append(offset)
         self.values.append(value)
 
-    def cut(self, offset: int) -> None:
+    def truncate_to(self, offset: int) -> None:
         found = bisect_left(self.offsets, offset)
         del self.offsets[found:], self.values[found:]
 

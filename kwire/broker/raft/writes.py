@@ -31,14 +31,14 @@ class Writes:
         self._on_written = on_written
         self._on_synced = on_synced
         self._on_failed = on_failed
-        self._is_asked = False
+        self._is_requested = False
         self._is_under_way = False
         self._is_stopped = False
 
     def soon(self) -> None:
         """At the end of this turn, write the staged records, then sync them in a worker thread."""
-        if not self._is_asked and not self._is_under_way:
-            self._is_asked = True
+        if not self._is_requested and not self._is_under_way:
+            self._is_requested = True
             self._host.call_soon(self._write)
 
     def now(self) -> None:
@@ -51,7 +51,7 @@ class Writes:
         self._is_stopped = True
 
     def _write(self) -> None:
-        self._is_asked = False
+        self._is_requested = False
         log = self._log
         if self._is_stopped or (log.synced_end_offset >= log.end_offset and not log.awaits_sync):
             return
@@ -73,7 +73,7 @@ class Writes:
             finish()
             # After a truncation, the log may end before the part that the sync covered.
             self._on_synced(log.synced_end_offset)
-            if not self._is_asked:
+            if not self._is_requested:
                 self._write()
 
         self._host.run_in_worker(work, done)

@@ -9,13 +9,13 @@ from typing import Any
 from kwire.broker.raft.machine import Machine
 from kwire.broker.raft.outputs import (
     Advance,
-    Answer,
     AppendControls,
-    Cut,
     Output,
     Remember,
+    Respond,
     Send,
     Tell,
+    Truncate,
 )
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.snapshots import Snapshot
@@ -122,7 +122,7 @@ class RaftHarness:
             if not isinstance(output, Tell):
                 found.append(output)
             match output:
-                case Answer():
+                case Respond():
                     self.responses.append(output.response)
                 case AppendControls():
                     offset = self.log.end_offset
@@ -131,7 +131,7 @@ class RaftHarness:
                     queue += self._synced()
                 case Advance():
                     self.log.advance(output.high_watermark)
-                case Cut():
+                case Truncate():
                     self.log.truncate(output.offset)
                     queue += self._synced()
         self.executed += found
@@ -178,12 +178,12 @@ class RaftHarness:
     # --- what goes in
 
     def respond(self, send: Send, answer: Any) -> list[Output]:
-        return self.execute(self.machine.answered(send.number, answer, self.now_ms))
+        return self.execute(self.machine.handle_response(send.number, answer, self.now_ms))
 
     def request(self, request: Message, *, api_version: int = 1) -> Any:
         """Pass a request and return the response, or None while it is pending."""
         before = len(self.responses)
-        self.execute(self.machine.asked(request, "asker", self.now_ms, api_version=api_version))
+        self.execute(self.machine.handle_request(request, "requester", self.now_ms, api_version=api_version))
         return self.responses[-1] if len(self.responses) > before else None
 
     def fetch_from(self, node_id: int, offset: int | None = None, *, number: int = 1) -> list[Output]:
@@ -199,7 +199,7 @@ class RaftHarness:
             if found and isinstance(found[0].request, vote.VoteRequest):
                 return found
             for send in found:
-                self.machine.answered(
+                self.machine.handle_response(
                     send.number, fetch_response(-1, self.machine.epoch, error_code=6), self.now_ms
                 )
         raise AssertionError("it does not stand")

@@ -159,9 +159,11 @@ class TestVotes:
     def test_epoch_and_vote_are_persisted_once_before_the_response(self) -> None:
         harness = unattached()
         outputs = harness.execute(
-            harness.machine.asked(vote_request(3, 4, last=self.LAST), "asker", harness.now_ms, api_version=2)
+            harness.machine.handle_request(
+                vote_request(3, 4, last=self.LAST), "requester", harness.now_ms, api_version=2
+            )
         )
-        assert [type(one).__name__ for one in outputs] == ["Remember", "Answer"]
+        assert [type(one).__name__ for one in outputs] == ["Remember", "Respond"]
         assert remembered_states(outputs) == [(4, -1, 3, True)]
 
     def test_vote_survives_a_restart(self) -> None:
@@ -417,10 +419,12 @@ class TestLeading:
         names = [
             type(one).__name__
             for one in harness.execute(
-                harness.machine.asked(begin_quorum_epoch(2, 4), "asker", harness.now_ms, api_version=1)
+                harness.machine.handle_request(
+                    begin_quorum_epoch(2, 4), "requester", harness.now_ms, api_version=1
+                )
             )
         ]
-        assert names == ["Unlead", "Remember", "Answer"]
+        assert names == ["Unlead", "Remember", "Respond"]
 
     def test_clean_stop_sends_preferred_successors_and_waits_for_a_new_leader(self) -> None:
         harness = leader()

@@ -10,11 +10,11 @@ from kwire.broker.raft.outputs import (
     Append,
     BeginSnapshot,
     Complain,
-    Cut,
     DropSnapshot,
     Fail,
     Install,
     Send,
+    Truncate,
 )
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.roles import QuorumRole
@@ -172,7 +172,7 @@ def test_log_is_truncated_to_the_diverging_epoch_but_not_below_the_high_watermar
     harness = follower(log={1: 10, 2: 10})
     harness.log.advance(8)
     answer = fetch_response(2, 3, diverging_epoch=EpochEndOffset(epoch=1, end_offset=15))
-    assert harness.respond(next_send(harness), answer) == [Cut(10)]
+    assert harness.respond(next_send(harness), answer) == [Truncate(10)]
     answer = fetch_response(2, 3, diverging_epoch=EpochEndOffset(epoch=1, end_offset=7))
     [failed] = harness.respond(next_send(harness), answer)
     assert isinstance(failed, Fail)
@@ -186,7 +186,7 @@ def test_no_fetch_before_a_truncation_is_durable(may_vote: bool) -> None:
     harness.execute(harness.sync())
     harness.is_slow = True
     answer = fetch_response(2, 3, diverging_epoch=EpochEndOffset(epoch=1, end_offset=15))
-    assert harness.respond(next_send(harness), answer) == [Cut(10)]
+    assert harness.respond(next_send(harness), answer) == [Truncate(10)]
     harness.execute(harness.machine.synced(10, harness.now_ms))  # a sync that began before the truncation
     assert harness.machine.due_ms is None, "it neither fetches nor starts an election"
     harness.now_ms += 2 * FETCH_TIMEOUT_MS

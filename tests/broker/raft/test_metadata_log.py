@@ -11,7 +11,7 @@ import pytest
 from kwire.broker.config import load
 from kwire.broker.node.format import all_directories, format_directories
 from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
-from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch, cut_for
+from kwire.broker.raft.positions import EndOfEpoch, check_fetch_position, truncation_offset
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -132,7 +132,7 @@ def test_committed_records_are_never_truncated() -> None:
 def test_fetch_position_returns_the_diverging_epoch(
     offset: int, last_epoch: int, answer: EndOfEpoch | None
 ) -> None:
-    assert answer_to_fetch(log_with(1, 1, 3, 3), offset, last_epoch) == answer
+    assert check_fetch_position(log_with(1, 1, 3, 3), offset, last_epoch) == answer
 
 
 class TrimmedLog:
@@ -161,17 +161,17 @@ class TrimmedLog:
 def test_fetch_position_before_the_log_start_returns_a_snapshot(
     offset: int, last_epoch: int, answer: EndOfEpoch | Snapshot | None
 ) -> None:
-    assert answer_to_fetch(TrimmedLog(), offset, last_epoch) == answer
+    assert check_fetch_position(TrimmedLog(), offset, last_epoch) == answer
 
 
 def converge(leader: MetadataLog, follower: MetadataLog, common: int) -> None:
     """Truncate and append until the logs agree, without touching their common records."""
     for _ in range(20):
-        answer = answer_to_fetch(leader, follower.end_offset, follower.last_epoch)
+        answer = check_fetch_position(leader, follower.end_offset, follower.last_epoch)
         if answer is None:
             break
         assert isinstance(answer, EndOfEpoch)
-        offset = cut_for(follower, answer)
+        offset = truncation_offset(follower, answer)
         assert common <= offset < follower.end_offset
         follower.truncate_to(offset)
     own, its = epochs_of(follower), epochs_of(leader)

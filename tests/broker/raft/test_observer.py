@@ -192,7 +192,7 @@ def test_empty_log_after_a_snapshot_is_not_restarted(caplog: pytest.LogCaptureFi
     assert cluster.observer.log.start_offset == cluster.observer.log.end_offset
     with caplog.at_level("INFO"):
         cluster.observer.start()
-    assert "Loading snapshot" in caplog.text
+    assert "Loading metadata snapshot" in caplog.text
     assert "restarting it after" not in caplog.text
     cluster.settle()
 

@@ -16,7 +16,7 @@ import pytest
 from kwire.broker.metadata.batches import MetadataBatch
 from kwire.broker.raft import fetching
 from kwire.broker.raft.metadata_log import MetadataLog
-from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch
+from kwire.broker.raft.positions import EndOfEpoch, check_fetch_position
 from kwire.broker.raft.quorum_state import ElectionFile
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
@@ -139,7 +139,7 @@ class FakeQuorum:
         elif copy.leader_id != voter:  # a deposed leader that does not know it continues
             fields["error_code"] = ErrorCode.NOT_LEADER_OR_FOLLOWER
         else:
-            other = answer_to_fetch(copy, asked.fetch_offset, asked.last_fetched_epoch)
+            other = check_fetch_position(copy, asked.fetch_offset, asked.last_fetched_epoch)
             fields["high_watermark"] = -1 if copy.high_watermark is None else copy.high_watermark
             if isinstance(other, EndOfEpoch):
                 fields["diverging_epoch"] = EpochEndOffset(epoch=other.epoch, end_offset=other.end_offset)
@@ -272,7 +272,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "truncated records may come back": (MetadataLog, "awaits_sync", False),
     "the log is truncated to the end of the leader's epoch, not its own": (
         fetching,
-        "cut_for",
+        "truncation_offset",
         lambda log, leaders: min(leaders.end_offset, log.end_offset),
     ),
     "the epoch is not persisted": (ElectionFile, "remember", lambda file, state: None),

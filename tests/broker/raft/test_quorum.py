@@ -248,4 +248,8 @@ def test_restarted_voter_reports_the_last_leader_but_does_not_use_it(settled: Qu
     again = QuorumHarness(
         settled.disk, controller_quorum_voters=voters, listeners="PLAINTEXT://:9092,CONTROLLER://one:9093"
     )
-    assert (again.quorum.leader_id, again.quorum.told_leader_id, again.quorum.epoch) == (NO_LEADER, 1, 1)
+    assert (again.quorum.leader_id, again.quorum.advertised_leader_id, again.quorum.epoch) == (
+        NO_LEADER,
+        1,
+        1,
+    )

@@ -67,9 +67,9 @@ def test_history_applies_records_at_once_and_truncation_reverts_them() -> None:
     assert history.former_voters == THREE
     assert history.voters_at(19) == THREE
     assert history.kraft_version_at(9) == 0
-    history.cut(20)
+    history.truncate_to(20)
     assert (history.voters, history.former_voters) == (THREE, STATIC)
-    history.cut(10)
+    history.truncate_to(10)
     assert (history.voters, history.kraft_version) == (STATIC, 0)
 
 

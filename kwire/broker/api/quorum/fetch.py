@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.quorum.leader import leader_endpoint, leader_error, respond_when_durable
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
-from kwire.broker.raft.positions import EndOfEpoch, answer_to_fetch
+from kwire.broker.raft.positions import EndOfEpoch, check_fetch_position
 from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, METADATA_TOPIC_ID
 from kwire.host.host import Timer
@@ -94,7 +94,7 @@ class _Fetch:
         code = leader_error(quorum, requested.current_leader_epoch)
         if code != ErrorCode.NONE:
             return self.refusal(code), True
-        other = answer_to_fetch(log, requested.fetch_offset, requested.last_fetched_epoch)
+        other = check_fetch_position(log, requested.fetch_offset, requested.last_fetched_epoch)
         if other is None:
             request = self._request
             version, state = self._context.api_version, request.replica_state
@@ -105,7 +105,7 @@ class _Fetch:
             self._is_voter = quorum.is_voter(key)
             # This Fetch may advance the high watermark. The response has the new high watermark.
             if replica_id >= 0:
-                quorum.is_fetched(key, requested.fetch_offset)
+                quorum.record_fetch(key, requested.fetch_offset)
                 if leader_error(quorum, requested.current_leader_epoch) != ErrorCode.NONE:
                     return self.read()
             data = self._data(quorum.high_watermark)
@@ -134,7 +134,7 @@ class _Fetch:
             partition_index=0,
             high_watermark=high_watermark,
             log_start_offset=quorum.log.start_offset,
-            current_leader=LeaderIdAndEpoch(leader_id=quorum.told_leader_id, leader_epoch=quorum.epoch),
+            current_leader=LeaderIdAndEpoch(leader_id=quorum.advertised_leader_id, leader_epoch=quorum.epoch),
             aborted_transactions=[],
             records=b"",
         )
@@ -165,13 +165,13 @@ class _Fetch:
 
     def complete(self) -> None:
         """Read the log again and respond, unless the request is already completed."""
-        self._node.quorum.wait_no_more(self.complete)
+        self._node.quorum.cancel_wait(self.complete)
         if self._timer is not None:
             self._timer.cancel()
         channel = self._context.channel
         if channel.interrupt == self.complete:
             channel.interrupt = None
-        if channel.closed or self._context.completed or not self._node.quorum.when_kept(self.complete):
+        if channel.closed or self._context.completed or not self._node.quorum.when_synced(self.complete):
             return
         try:
             response: Message = self.read()[0]

@@ -56,7 +56,7 @@ def _fetch_snapshot(
     )
     if (topic.name, requested.partition) == (METADATA_TOPIC, 0):
         data.current_leader = LeaderIdAndEpoch(
-            leader_id=node.quorum.told_leader_id, leader_epoch=node.quorum.epoch
+            leader_id=node.quorum.advertised_leader_id, leader_epoch=node.quorum.epoch
         )
         data.error_code = _fill(node, request, requested, data)
     else:
@@ -90,5 +90,5 @@ def _fill(
     data.size, data.position = size_bytes, requested.position
     max_bytes = min(max(request.max_bytes, 0), MAX_BYTES)
     data.unaligned_records = snapshots.piece(snapshot, requested.position, max_bytes)
-    node.quorum.is_loaded(ReplicaKey(request.replica_id, requested.replica_directory_id))
+    node.quorum.record_snapshot_fetch(ReplicaKey(request.replica_id, requested.replica_directory_id))
     return ErrorCode.NONE

@@ -23,7 +23,7 @@ def leader_error(quorum: QuorumPort, epoch: int) -> ErrorCode:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
     if not quorum.leads:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    return ErrorCode.BROKER_NOT_AVAILABLE if quorum.is_ending else ErrorCode.NONE
+    return ErrorCode.BROKER_NOT_AVAILABLE if quorum.is_shutting_down else ErrorCode.NONE
 
 
 def respond_when_durable(
@@ -43,17 +43,17 @@ def respond_when_durable(
             if not isinstance(reply, Delayed):
                 context.complete(reply)
 
-    return respond() if node.quorum.when_kept(later) else DELAYED
+    return respond() if node.quorum.when_synced(later) else DELAYED
 
 
 def leader_endpoint(node: ControllerRole, listener: str) -> tuple[int, PeerAddress] | None:
     """Return the leader's id and the leader's address on a listener; None while either is unknown."""
     quorum = node.quorum
-    address = quorum.leader_endpoint(listener) if quorum.told_leader_id >= 0 else None
+    address = quorum.leader_endpoint(listener) if quorum.advertised_leader_id >= 0 else None
     if address is not None and not address.host:
         # For a listener bound to all addresses, the voter set has no host, but the registration has one.
-        registered = node.image.controllers.get(quorum.told_leader_id)
+        registered = node.image.controllers.get(quorum.advertised_leader_id)
         if registered is None or listener not in registered.endpoints:
             return None
         address = address._replace(host=registered.endpoints[listener].host)
-    return None if address is None else (quorum.told_leader_id, address)
+    return None if address is None else (quorum.advertised_leader_id, address)

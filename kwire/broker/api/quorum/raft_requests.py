@@ -21,5 +21,5 @@ if TYPE_CHECKING:
 
 def handle(node: ControllerRole, context: ControllerRequestContext, request: Message) -> Delayed:
     """Pass the request to the raft state machine, which responds to it."""
-    node.quorum.asked(request, context)
+    node.quorum.handle_request(request, context)
     return DELAYED

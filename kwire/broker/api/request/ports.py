@@ -138,7 +138,7 @@ class QuorumPort(Protocol):
     @property
     def leader_id(self) -> int: ...
     @property
-    def told_leader_id(self) -> int:
+    def advertised_leader_id(self) -> int:
         """The id of the quorum leader for responses; -1 if it is unknown.
 
         If this node was the leader, this is its id even after it has resigned, or while it is a candidate in
@@ -148,7 +148,7 @@ class QuorumPort(Protocol):
     @property
     def epoch(self) -> int: ...
     @property
-    def is_ending(self) -> bool:
+    def is_shutting_down(self) -> bool:
         """Whether this node is shutting down."""
 
     @property
@@ -161,11 +161,11 @@ class QuorumPort(Protocol):
     def high_watermark(self) -> int:
         """The high watermark of the metadata log; -1 while a new leader does not know it."""
 
-    def asked(self, request: Message, asker: ControllerRequestContext) -> None:
-        """Handle Vote, Begin/EndQuorumEpoch or a voter change. Complete the context `asker` now or later."""
+    def handle_request(self, request: Message, requester: ControllerRequestContext) -> None:
+        """Handle Vote, Begin/EndQuorumEpoch or a voter change. Complete `requester` now or later."""
 
-    def when_kept(self, answer: Callable[[], None]) -> bool:
-        """Return whether all votes and epochs are synced to disk. If not, call `answer` after the sync."""
+    def when_synced(self, callback: Callable[[], None]) -> bool:
+        """Return whether all votes and epochs are synced to disk. If not, call `callback` after the sync."""
 
     def describe(self) -> Description | None:
         """Return the state of all voters and observers; None if this node is not the leader."""
@@ -174,10 +174,10 @@ class QuorumPort(Protocol):
         """Return the leader's address on a listener; None while it is unknown."""
 
     def is_voter(self, key: ReplicaKey) -> bool: ...
-    def is_fetched(self, key: ReplicaKey, offset: int) -> None:
+    def record_fetch(self, key: ReplicaKey, offset: int) -> None:
         """Record a Fetch, which shows that the replica has all records before `offset`."""
 
-    def is_loaded(self, key: ReplicaKey) -> None:
+    def record_snapshot_fetch(self, key: ReplicaKey) -> None:
         """Record that the replica was sent a part of a snapshot."""
 
     def wait(self, waiter: Callable[[], None], *, for_written: bool = False) -> None:
@@ -186,7 +186,7 @@ class QuorumPort(Protocol):
         With `for_written`, already call it when more records are written.
         """
 
-    def wait_no_more(self, waiter: Callable[[], None]) -> None:
+    def cancel_wait(self, waiter: Callable[[], None]) -> None:
         """Cancel a `wait` whose `waiter` was not called yet."""
 
 
