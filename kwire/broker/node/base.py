@@ -42,7 +42,7 @@ from kwire.host.host import Host
 from kwire.host.loggers import known_loggers
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import CombinedRole
+    from kwire.broker.api.request.ports import NodeRole
     from kwire.broker.api.security.sasl_session import SaslSessions
     from kwire.broker.metadata.delta import MetadataDelta
     from kwire.broker.security.image_users import ImageUsers
@@ -101,7 +101,7 @@ class NodeBase(ABC):
         self.lifecycle = self._metadata.lifecycle
         self.token_hmacs = self._metadata.token_hmacs
         self._metadata.publisher.subscribe(self._update_tokens)
-        self._dispatcher = Dispatcher(self.as_combined_role)
+        self._dispatcher = Dispatcher(self.as_node_role)
 
     # --- life cycle
 
@@ -169,7 +169,7 @@ class NodeBase(ABC):
 
     @property
     @abstractmethod
-    def as_combined_role(self) -> CombinedRole:
+    def as_node_role(self) -> NodeRole:
         """This node with the interface that request handlers use."""
 
     @abstractmethod
@@ -192,7 +192,7 @@ class NodeBase(ABC):
                 # Imported here to shorten the start of nodes without SASL.
                 from kwire.broker.api.security.sasl_session import SaslSessions
 
-                self.sessions = SaslSessions(self.as_combined_role)
+                self.sessions = SaslSessions(self.as_node_role)
             self.sessions.begin(channel, security)
 
     def channel_closed(self, channel: Channel) -> None:

@@ -16,7 +16,7 @@ from kwire.broker.storage.disk import Disk, StorageError
 from kwire.host.host import Host
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import CombinedRole
+    from kwire.broker.api.request.ports import NodeRole
 
 
 class ControllerNode(NodeBase):
@@ -57,8 +57,8 @@ class ControllerNode(NodeBase):
         pass  # a controller has no child processes
 
     @property
-    def as_combined_role(self) -> CombinedRole:
-        return cast("CombinedRole", self)  # a controller has no listener for broker APIs
+    def as_node_role(self) -> NodeRole:
+        return cast("NodeRole", self)  # a controller has no listener for broker APIs
 
     def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:
         """Do nothing: a controller stages no appends."""

@@ -45,7 +45,7 @@ from kwire.coordinator.transactions.service import TransactionCoordinatorService
 from kwire.host.host import Host, Timer
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import CombinedRole
+    from kwire.broker.api.request.ports import NodeRole
     from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.node.controller_node import ControllerNode
 
@@ -252,7 +252,7 @@ class Node(NodeBase):
             self._timers["more housekeeping"] = self.host.schedule(HOUSEKEEPING_PAUSE_MS, self._housekeep)
 
     @property
-    def as_combined_role(self) -> CombinedRole:
+    def as_node_role(self) -> NodeRole:
         return self
 
     def end_turn(self, send_responses: Callable[[], None] | None = None) -> None:

@@ -11,7 +11,7 @@ from kwire.host.host import Host
 class DelayedFetch(Protocol):
     """A Fetch request that waits for the partition to grow."""
 
-    def partition_grew(self) -> None:
+    def try_complete(self) -> None:
         """Complete the request if possible, after the high watermark rose or the replica's role changed."""
 
     def complete(self) -> None:

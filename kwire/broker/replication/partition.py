@@ -386,17 +386,17 @@ class Partition:
 
     # --- followers and the ISR
 
-    def follower_state(self, broker_id: int, broker_epoch: int, *, knows_leader: bool) -> FollowerState:
+    def follower_state(self, broker_id: int, broker_epoch: int, *, has_leader_epoch: bool) -> FollowerState:
         """Return the state of the follower with this id.
 
-        `knows_leader` means that the request has a leader epoch. Raises ApiError. UNKNOWN_LEADER_EPOCH: the
-        leader does not know the broker as a replica (yet). NOT_LEADER_OR_FOLLOWER: the same without
-        `knows_leader`; or the broker epoch is stale.
+        `has_leader_epoch`: the request has a leader epoch. Raises ApiError. UNKNOWN_LEADER_EPOCH: the leader
+        does not know the broker as a replica (yet). NOT_LEADER_OR_FOLLOWER: the same without
+        `has_leader_epoch`; or the broker epoch is stale.
         """
         state = None if self.remote_replicas is None else self.remote_replicas.followers.get(broker_id)
         if state is None:
             raise ApiError(
-                ErrorCode.UNKNOWN_LEADER_EPOCH if knows_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                ErrorCode.UNKNOWN_LEADER_EPOCH if has_leader_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
         if self._leader_partitions.has_stale_epoch(broker_id, broker_epoch):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -409,11 +409,12 @@ class Partition:
         *,
         log_start_offset: int = NO_OFFSET,
         broker_epoch: int = -1,
-        watch: FetchSessionPartition | None = None,
+        session_partition: FetchSessionPartition | None = None,
     ) -> None:
         """Record that a follower fetches from `end_offset` and so has all records before that offset.
 
-        `watch`, the partition in the follower's fetch session, is notified of changes. None: no session.
+        `session_partition`, the partition in the follower's fetch session, is notified of changes. None: no
+        session.
         """
         remote = self.remote_replicas
         state = None if remote is None else remote.followers.get(broker_id)
@@ -428,7 +429,7 @@ class Partition:
             broker_epoch=broker_epoch,
             leader_end_offset=log.written_end_offset,
             now_ms=self._host.internode_clock.monotonic_ms(),
-            session_partition=watch,
+            session_partition=session_partition,
         )
         if broker_id not in remote.isr:
             key = (self.topic_id, self.index)
@@ -438,16 +439,16 @@ class Partition:
         if starts_elsewhere and remote.low_watermark_listeners:
             remote.notify_low_watermark()
 
-    def is_quiet_for(self, broker_id: int, end_offset: int, watch: FetchSessionPartition) -> bool:
+    def is_quiet_for(self, broker_id: int, end_offset: int, session_partition: FetchSessionPartition) -> bool:
         """Whether the leader may skip this follower, which is at `end_offset`, until the log grows.
 
-        False if `watch` is not the session partition that `record_follower_fetch` stored, because then no
+        False if `session_partition` is not the one that `record_follower_fetch` stored, because then no
         append would wake the follower. False also if the follower is out of sync, because each of its fetches
         may expand the ISR.
         """
         remote = self.remote_replicas
         state = None if remote is None else remote.followers.get(broker_id)
-        if state is None or not state.is_in_sync or state.session_partition is not watch:
+        if state is None or not state.is_in_sync or state.session_partition is not session_partition:
             return False
         return end_offset == self.log.written_end_offset
 
@@ -579,7 +580,7 @@ class Partition:
 
     def wake(self) -> None:
         """Check every delayed fetch: some may be able to complete now."""
-        call_each(self.delayed_fetches, lambda each: each.partition_grew(), self._host, self.log.name)
+        call_each(self.delayed_fetches, lambda each: each.try_complete(), self._host, self.log.name)
 
     def complete_delayed_fetches(self) -> None:
         """Complete every delayed fetch with the records that are available now."""

@@ -149,7 +149,7 @@ def test_a_failing_subscriber_does_not_stop_the_others(
     harness.publisher.subscribe(lambda image, delta: late.append(image.offset))
     harness.commit(topic("a"))
     assert late == [0]
-    assert "failed to apply the change at offset" in caplog.text
+    assert "failed to apply the change at metadata offset" in caplog.text
 
 
 def test_a_closed_publisher_notifies_no_subscriber(harness: PublisherHarness) -> None:

@@ -28,10 +28,10 @@ class FakeDelayedFetch:
     def __init__(self) -> None:
         self.woken = 0
 
-    def partition_grew(self) -> None:
+    def try_complete(self) -> None:
         self.woken += 1
 
-    complete = partition_grew
+    complete = try_complete
 
 
 class PartitionHarness:

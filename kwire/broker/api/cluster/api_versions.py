@@ -24,16 +24,14 @@ from kwire.wire.messages.api_versions import (
 from kwire.wire.registry import encode_response
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import CombinedRole
+    from kwire.broker.api.request.ports import NodeRole
 
 SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 FIRST_VERSION_WITH_SOFTWARE = 3
 FIRST_VERSION_WITH_ZERO_MINIMUM = 4
 
 
-def api_versions(
-    node: CombinedRole, context: RequestContext, request: ApiVersionsRequest
-) -> ApiVersionsResponse:
+def api_versions(node: NodeRole, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     """Return the APIs of this listener and the feature levels. From v3 on, record the client's software.
 
     Returns INVALID_REQUEST if the name or version of the client software is malformed (KIP-511).
@@ -64,7 +62,7 @@ def api_versions(
     )
 
 
-def _offered(node: CombinedRole, role: ListenerRole) -> dict[int, tuple[int, int]]:
+def _offered(node: NodeRole, role: ListenerRole) -> dict[int, tuple[int, int]]:
     """Return the lowest and highest version of each API, by API key.
 
     The active controller must also support the versions of a forwarded API.

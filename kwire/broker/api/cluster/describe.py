@@ -17,7 +17,7 @@ from kwire.wire.messages.describe_cluster import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import BrokerRole, CombinedRole, ControllerRole
+    from kwire.broker.api.request.ports import BrokerRole, ControllerRole, NodeRole
 
 ENDPOINTS = {1: "BROKER", 2: "CONTROLLER"}
 BROKERS, CONTROLLERS = ENDPOINTS
@@ -27,7 +27,7 @@ TOO_EARLY = "Direct-to-controller communication is not supported with the curren
 
 
 def describe_cluster(
-    node: CombinedRole, context: RequestContext, request: DescribeClusterRequest
+    node: NodeRole, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """Return the brokers, or the controllers if the request came to a controller listener.
 

@@ -23,9 +23,9 @@ from kwire.wire.registry import decode_request, decode_request_header
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import CombinedRole, ControllerRequestContext
+    from kwire.broker.api.request.ports import ControllerRequestContext, NodeRole
 
-Handler = Callable[["CombinedRole", RequestContext, Any], Message | Delayed]
+Handler = Callable[["NodeRole", RequestContext, Any], Message | Delayed]
 Routes = tuple[dict[int, SupportedApi], dict[int, Handler]]
 """The APIs of a listener role by API key, and the handlers that were imported so far, by API key."""
 
@@ -37,7 +37,7 @@ _PRODUCE = ApiKey.PRODUCE
 class Dispatcher:
     """Dispatches the request frames of a node's connections to API handlers."""
 
-    def __init__(self, node: CombinedRole) -> None:
+    def __init__(self, node: NodeRole) -> None:
         self._node = node
         self._as_broker: Routes = apis_for(ListenerRole.BROKER), {}
         self._as_controller: Routes = apis_for(ListenerRole.CONTROLLER), {}

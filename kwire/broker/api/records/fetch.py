@@ -282,7 +282,7 @@ class _Fetch:
     def is_satisfied(self) -> bool:
         """Return whether to respond without waiting, after a `read` that did not find `min_bytes`.
 
-        This also sets the positions that `partition_grew` needs. Call it exactly once, before `wait`.
+        This also sets the positions that `try_complete` needs. Call it exactly once, before `wait`.
         """
         known = True
         counts = self._min_bytes > 1
@@ -310,7 +310,7 @@ class _Fetch:
         self._timer = self._node.host.schedule(self._request.max_wait_ms, self.complete)
         self._context.channel.interrupt = self.complete
 
-    def partition_grew(self) -> None:
+    def try_complete(self) -> None:
         """Respond if the partitions together have at least `min_bytes` of new records."""
         if not self._context.completed and self._has_enough():
             self.complete()

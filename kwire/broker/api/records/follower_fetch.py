@@ -150,7 +150,7 @@ class _FollowerFetch:
         is_new: bool,
     ) -> tuple[PartitionData, int]:
         state = partition.follower_state(
-            self._broker_id, self._broker_epoch, knows_leader=target.current_leader_epoch >= 0
+            self._broker_id, self._broker_epoch, has_leader_epoch=target.current_leader_epoch >= 0
         )
         log = partition.log
         data = PartitionData(
@@ -183,7 +183,7 @@ class _FollowerFetch:
                     target.fetch_offset,
                     log_start_offset=target.log_start_offset,
                     broker_epoch=self._broker_epoch,
-                    watch=target,
+                    session_partition=target,
                 )
         # The high watermark may have advanced when the fetch was recorded.
         data.high_watermark = log.high_watermark

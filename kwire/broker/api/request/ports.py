@@ -288,7 +288,7 @@ class BrokerRole(ClusterView, BrokerPartitions, Protocol):
         """Return the endpoints of the brokers on a listener. Brokers without that listener are omitted."""
 
 
-class CombinedRole(BrokerRole, ControllerRole, Protocol):
+class NodeRole(BrokerRole, ControllerRole, Protocol):
     """A node with all APIs. Its process.roles may be broker, controller or both."""
 
     @property

@@ -14,18 +14,18 @@ from kwire.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslA
 from kwire.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import CombinedRole
+    from kwire.broker.api.request.ports import NodeRole
 
 TOO_LATE: Final = "SaslAuthenticate request received after successful authentication"
 
 
 def sasl_handshake(
-    node: CombinedRole, context: RequestContext, request: SaslHandshakeRequest
+    node: NodeRole, context: RequestContext, request: SaslHandshakeRequest
 ) -> SaslHandshakeResponse:
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
 def sasl_authenticate(
-    node: CombinedRole, context: RequestContext, request: SaslAuthenticateRequest
+    node: NodeRole, context: RequestContext, request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:
     return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=TOO_LATE)

@@ -33,7 +33,7 @@ from kwire.wire.registry import decode_request_header
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import CombinedRole
+    from kwire.broker.api.request.ports import NodeRole
 
 MIN_REAUTHENTICATION_MS: Final = 1_000
 """The shortest time between two re-authentications. An earlier SaslHandshake gets ILLEGAL_SASL_STATE."""
@@ -55,7 +55,7 @@ class AuthenticationCounts:
 
 
 class SaslSessions:
-    def __init__(self, node: CombinedRole) -> None:
+    def __init__(self, node: NodeRole) -> None:
         self.node = node
         self.counts: dict[str, AuthenticationCounts] = {}
         """The counts by listener name."""

@@ -101,7 +101,7 @@ def brokers(node: BrokerRole, image: MetadataImage, listener: str) -> list[Metad
 def controller_id(node: BrokerRole, image: MetadataImage) -> int:
     """Return the id of a random unfenced broker, because every broker forwards requests to the controller."""
     alive = image.alive_brokers()
-    return node.host.random("metadata answers").choice(alive).broker_id if alive else NO_CONTROLLER
+    return node.host.random("metadata responses").choice(alive).broker_id if alive else NO_CONTROLLER
 
 
 def _check(request: MetadataRequest, version: int) -> None:

@@ -216,7 +216,7 @@ class LogCleaner:
                     # As in Kafka, the file exists from the first start on.
                     self.disk.write(path, b"", sync=False)
                 offsets = read_offsets(self.disk, path)
-                files.read(CLEANED_OFFSETS, offsets)
+                files.record_initial(CLEANED_OFFSETS, offsets)
             except CorruptCheckpoint as error:
                 self.logger.warning("Treating the cleaner checkpoint as empty: %s", error)
             except StorageError as error:

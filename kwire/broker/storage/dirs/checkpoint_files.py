@@ -45,7 +45,7 @@ class CheckpointFiles:
         """The callbacks of the next write, which starts when the current write ends."""
         self._sync_writes = 0
 
-    def read(self, name: str, offsets: Offsets) -> None:
+    def record_initial(self, name: str, offsets: Offsets) -> None:
         """Record the offsets that a file had when the broker started. The caller has read the file."""
         self._on_disk[name] = offsets
         self.checkpointed.update(offsets)

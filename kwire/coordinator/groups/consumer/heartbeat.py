@@ -26,7 +26,7 @@ from kwire.coordinator.groups.consumer.member import (
     target_record,
 )
 from kwire.coordinator.groups.consumer.migration_port import Migration
-from kwire.coordinator.groups.consumer.reconciliation import Owned, Situation, next_step
+from kwire.coordinator.groups.consumer.reconciliation import Owned, ReconciliationInput, next_step
 from kwire.coordinator.groups.consumer.requests import (
     ClientIdentity,
     changes_nothing,
@@ -355,7 +355,7 @@ class ConsumerGroups:
         """
         found = map(self._topics.by_name, group.subscribed_topics(member))
         updated = next_step(
-            Situation(
+            ReconciliationInput(
                 member,
                 target_epoch,
                 target,

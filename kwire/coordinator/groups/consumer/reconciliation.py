@@ -21,7 +21,7 @@ Owned = Mapping[bytes, Collection[int]]
 """The partitions that a member reports as owned."""
 
 
-class Situation(NamedTuple):
+class ReconciliationInput(NamedTuple):
     """A member, and everything that its next step depends on."""
 
     member: ConsumerGroupMember
@@ -47,46 +47,46 @@ class Situation(NamedTuple):
         )
 
 
-def next_step(situation: Situation) -> ConsumerGroupMember:
+def next_step(inputs: ReconciliationInput) -> ConsumerGroupMember:
     """Return the member after its next step, or unchanged if the member must wait.
 
     Raises ApiError FENCED_MEMBER_EPOCH if the member has an unknown state and must rejoin.
     """
-    return STEPS[situation.member.state](situation)
+    return STEPS[inputs.member.state](inputs)
 
 
-def _stable(situation: Situation) -> ConsumerGroupMember:
-    member = situation.member
-    if member.epoch != situation.target_epoch:
-        return _towards_target(situation, member.epoch)
-    if situation.subscription_changed:
-        return _without_unsubscribed(situation)
+def _stable(inputs: ReconciliationInput) -> ConsumerGroupMember:
+    member = inputs.member
+    if member.epoch != inputs.target_epoch:
+        return _towards_target(inputs, member.epoch)
+    if inputs.subscription_changed:
+        return _without_unsubscribed(inputs)
     return member
 
 
-def _unrevoked(situation: Situation) -> ConsumerGroupMember:
-    if not situation.still_owns(situation.member.pending_revocation):
-        return _towards_target(situation, situation.member.epoch)
-    if situation.subscription_changed:
-        return _without_unsubscribed(situation)
-    return situation.member
+def _unrevoked(inputs: ReconciliationInput) -> ConsumerGroupMember:
+    if not inputs.still_owns(inputs.member.pending_revocation):
+        return _towards_target(inputs, inputs.member.epoch)
+    if inputs.subscription_changed:
+        return _without_unsubscribed(inputs)
+    return inputs.member
 
 
-def _unreleased(situation: Situation) -> ConsumerGroupMember:
-    return _towards_target(situation, situation.member.epoch)
+def _unreleased(inputs: ReconciliationInput) -> ConsumerGroupMember:
+    return _towards_target(inputs, inputs.member.epoch)
 
 
-def _unknown(situation: Situation) -> ConsumerGroupMember:
-    if situation.owned is None or situation.owned:
+def _unknown(inputs: ReconciliationInput) -> ConsumerGroupMember:
+    if inputs.owned is None or inputs.owned:
         raise ApiError(
             ErrorCode.FENCED_MEMBER_EPOCH,
             "The consumer group member is in a unknown state. The member must abandon all its partitions "
             "and rejoin.",
         )
-    return _towards_target(situation, situation.target_epoch)
+    return _towards_target(inputs, inputs.target_epoch)
 
 
-STEPS: Final[Mapping[MemberState, Callable[[Situation], ConsumerGroupMember]]] = {
+STEPS: Final[Mapping[MemberState, Callable[[ReconciliationInput], ConsumerGroupMember]]] = {
     MemberState.STABLE: _stable,
     MemberState.UNREVOKED_PARTITIONS: _unrevoked,
     MemberState.UNRELEASED_PARTITIONS: _unreleased,
@@ -95,13 +95,13 @@ STEPS: Final[Mapping[MemberState, Callable[[Situation], ConsumerGroupMember]]] =
 """For each state, the function that returns the member after its next step."""
 
 
-def _without_unsubscribed(situation: Situation) -> ConsumerGroupMember:
+def _without_unsubscribed(inputs: ReconciliationInput) -> ConsumerGroupMember:
     """Revoke partitions of unsubscribed topics at once, before a new target assignment."""
-    member = situation.member
+    member = inputs.member
     assigned: Assigned = {}
     pending = member.assigned
-    if situation.subscribed or member.pending_revocation:
-        lost = [topic_id for topic_id in member.assigned if topic_id not in situation.subscribed]
+    if inputs.subscribed or member.pending_revocation:
+        lost = [topic_id for topic_id in member.assigned if topic_id not in inputs.subscribed]
         if not lost:
             return member
         assigned = {topic_id: parts for topic_id, parts in member.assigned.items() if topic_id not in lost}
@@ -115,25 +115,23 @@ def _without_unsubscribed(situation: Situation) -> ConsumerGroupMember:
     elif not member.assigned:
         # As in Apache Kafka, this step is stored: the previous epoch is no longer accepted.
         return member._replace(previous_epoch=member.epoch)
-    if situation.still_owns(pending):
+    if inputs.still_owns(pending):
         return member.advance_to(member.epoch, MemberState.UNREVOKED_PARTITIONS, assigned, pending)
     return member.advance_to(member.epoch, member.state, assigned, member.pending_revocation)
 
 
-def _towards_target(situation: Situation, epoch: int) -> ConsumerGroupMember:
+def _towards_target(inputs: ReconciliationInput, epoch: int) -> ConsumerGroupMember:
     """Revoke the partitions that are not in the target, or add the target's free partitions.
 
     `epoch` is the member's epoch until the member has confirmed the revocation.
     """
-    member = situation.member
+    member = inputs.member
     kept: dict[bytes, Mapping[int, int]] = {}
     lost: dict[bytes, Mapping[int, int]] = {}
     reached: dict[bytes, Mapping[int, int]] = {}
     waits = False
-    for topic_id in dict.fromkeys([*situation.target, *member.assigned]):
-        target = (
-            situation.target.get(topic_id, frozenset()) if topic_id in situation.subscribed else frozenset()
-        )
+    for topic_id in dict.fromkeys([*inputs.target, *member.assigned]):
+        target = inputs.target.get(topic_id, frozenset()) if topic_id in inputs.subscribed else frozenset()
         current = member.assigned.get(topic_id, {})
         own_pending = member.pending_revocation.get(topic_id, {})
         keeps = {partition: since for partition, since in current.items() if partition in target}
@@ -141,7 +139,7 @@ def _towards_target(situation: Situation, epoch: int) -> ConsumerGroupMember:
         takes = [
             partition
             for partition in sorted(target.difference(current))
-            if partition in own_pending or situation.owner_epoch(topic_id, partition) == NO_EPOCH
+            if partition in own_pending or inputs.owner_epoch(topic_id, partition) == NO_EPOCH
         ]
         waits = waits or len(keeps) + len(takes) < len(target)
         if keeps:
@@ -149,8 +147,8 @@ def _towards_target(situation: Situation, epoch: int) -> ConsumerGroupMember:
         if len(keeps) < len(current):
             lost[topic_id] = {part: since for part, since in current.items() if part not in target}
         if keeps or takes:
-            reached[topic_id] = {**keeps, **dict.fromkeys(takes, situation.target_epoch)}
-    if lost and situation.still_owns(lost):
+            reached[topic_id] = {**keeps, **dict.fromkeys(takes, inputs.target_epoch)}
+    if lost and inputs.still_owns(lost):
         return member.advance_to(epoch, MemberState.UNREVOKED_PARTITIONS, kept, lost)
     state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
-    return member.advance_to(situation.target_epoch, state, reached, NONE_ASSIGNED)
+    return member.advance_to(inputs.target_epoch, state, reached, NONE_ASSIGNED)

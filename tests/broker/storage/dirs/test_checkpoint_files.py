@@ -107,7 +107,7 @@ def test_checkpointed_has_old_entries_until_the_new_file_is_durable(harness: Che
 
 
 def test_only_changed_or_missing_files_are_written(harness: CheckpointHarness) -> None:
-    harness.files.read("one", {T0: 1})
+    harness.files.record_initial("one", {T0: 1})
     harness.write()
     harness.run_worker()
     harness.run_worker()

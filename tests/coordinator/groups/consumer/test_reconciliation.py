@@ -6,7 +6,7 @@ import pytest
 
 from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
 from kwire.coordinator.groups.consumer.member import ConsumerGroupMember, MemberState
-from kwire.coordinator.groups.consumer.reconciliation import Situation, next_step
+from kwire.coordinator.groups.consumer.reconciliation import ReconciliationInput, next_step
 from kwire.host.loggers import NodeLogger
 
 TOPIC = b"t" * 16
@@ -21,7 +21,7 @@ def test_partitions_to_revoke_are_added_to_earlier_ones() -> None:
         assigned={TOPIC: {2: 5, 3: 5}},
         pending_revocation={TOPIC: {5: 4}},
     )
-    step = next_step(Situation(member, 7, {}, [OTHER], True, None, lambda *_: NO_EPOCH))
+    step = next_step(ReconciliationInput(member, 7, {}, [OTHER], True, None, lambda *_: NO_EPOCH))
     assert (step.assigned, step.pending_revocation) == ({}, {TOPIC: {5: 4, 2: 5, 3: 5}})
 
 
