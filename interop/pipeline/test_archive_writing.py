@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from kwire.pipeline.archive.direct import US_PER_DAY, date_of
 from kwire.pipeline.jobs.archive import _write, describe_staged
 from kwire.pipeline.archive.manifest import ArchiveError
-from kwire.pipeline.archive.steps import check_complete
+from kwire.pipeline.archive.micro_batches import check_complete
 
 tokyo = SparkSession.builder.master("local[1]").config("spark.sql.session.timeZone", "Asia/Tokyo")
 spark = tokyo.getOrCreate()

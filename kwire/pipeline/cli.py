@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kwire.pipeline import connectivity
-from kwire.pipeline.config import FAILED, METRICS_VARIABLE, ConfigError, JobConfig, MissingError
+from kwire.pipeline.config import FAILED, METRICS_VARIABLE, ConfigError, JobConfig, MissingDependencyError
 from kwire.pipeline.spark_errors import summarize_error
 
 
@@ -117,7 +117,14 @@ def main(
         for key, servers in config.servers([options.job, *JOBS[options.job].tables]):
             connectivity.check_reachable(key, servers)
         return int(importlib.import_module(JOBS[options.job].module).command(config, options.master))
-    except (ConfigError, ArchiveError, DeliveryError, SegmentsError, RegistryError, MissingError) as error:
+    except (
+        ConfigError,
+        ArchiveError,
+        DeliveryError,
+        SegmentsError,
+        RegistryError,
+        MissingDependencyError,
+    ) as error:
         return _fail(str(error))
     except KafkaException as error:
         return _fail(f"the cluster returned an error: {error.args[0].str()}")

@@ -41,7 +41,7 @@ class ConfigError(Exception):
     """A job's configuration is invalid, or does not fit its checkpoint or cluster. The message says why."""
 
 
-class MissingError(Exception):
+class MissingDependencyError(Exception):
     """A prerequisite is missing on this machine. The message says how to install it."""
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from kwire.pipeline.config import METRICS_VARIABLE, MissingError
+from kwire.pipeline.config import METRICS_VARIABLE, MissingDependencyError
 from kwire.wire import java_properties
 
 JARS_KEY: Final = "spark.jars"
@@ -54,8 +54,8 @@ def session(
     `master` defaults to that of `spark-submit`, or else to `local[*]`. With `needs_kafka`, the session has
     the Kafka connector. The connector's jars come from the directory KWIRE_SPARK_JARS, from Spark's own jars,
     or from Maven, which downloads them once. With `spark-submit`, pass them with --packages. `metrics` is the
-    file for the metrics of streams and defaults to KWIRE_PIPELINE_METRICS. Raises MissingError if Java or the
-    connector is missing, or ConfigError if the metrics cannot be written.
+    file for the metrics of streams and defaults to KWIRE_PIPELINE_METRICS. Raises MissingDependencyError if
+    Java or the connector is missing, or ConfigError if the metrics cannot be written.
     """
     find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -110,26 +110,29 @@ def _java_options() -> Iterator[None]:
 
 
 def _check_connector(spark: SparkSession) -> None:
-    """Raise MissingError if spark-submit started the JVM without the Kafka connector."""
+    """Raise MissingDependencyError if spark-submit started the JVM without the Kafka connector."""
     from py4j.protocol import Py4JJavaError
 
     loader = spark.sparkContext._jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
         loader.loadClass(PROVIDER)
     except Py4JJavaError:
-        raise MissingError(
+        raise MissingDependencyError(
             f"spark-submit has no Kafka connector: add "
             f"--packages org.apache.spark:{CONNECTOR}_2.13:{spark.version}"
         ) from None
 
 
 def find_java() -> str:
-    """Return the path of the `java` command that Spark will start. Raises MissingError if there is none."""
+    """Return the path of the `java` command that Spark will start.
+
+    Raises MissingDependencyError if there is none.
+    """
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if found is None:
         where = f"JAVA_HOME ({home})" if home else "the PATH"
-        raise MissingError(
+        raise MissingDependencyError(
             f"Spark needs Java 17 or newer, and none was found in {where}: install it "
             f"(Debian: apt-get install openjdk-17-jre-headless)"
         )
@@ -139,13 +142,15 @@ def find_java() -> str:
 def connector_jars() -> list[Path]:
     """Return the jars of Spark's Kafka connector, or no jars if Spark already has them.
 
-    Downloads the jars with Maven if necessary. Raises MissingError if this fails.
+    Downloads the jars with Maven if necessary. Raises MissingDependencyError if this fails.
     """
     given = os.environ.get(JARS_VARIABLE)
     if given:
         jars = sorted(Path(given).glob("*.jar"))
         if not any(CONNECTOR in jar.name for jar in jars):
-            raise MissingError(f"{JARS_VARIABLE} is {given}, which does not contain a {CONNECTOR} jar")
+            raise MissingDependencyError(
+                f"{JARS_VARIABLE} is {given}, which does not contain a {CONNECTOR} jar"
+            )
         return _needed(jars)
     import pyspark
 
@@ -173,7 +178,7 @@ def _configuration() -> Path:
 def _own_jars(settings: Mapping[str, str]) -> list[str]:
     """Return the user's own `spark.jars`, because the job's setting replaces the one in spark-defaults.conf.
 
-    Raises MissingError if spark-defaults.conf cannot be read.
+    Raises MissingDependencyError if spark-defaults.conf cannot be read.
     """
     given = settings.get(JARS_KEY)
     if given is None:
@@ -183,7 +188,7 @@ def _own_jars(settings: Mapping[str, str]) -> list[str]:
         except FileNotFoundError:
             return []
         except (OSError, ValueError) as error:
-            raise MissingError(f"{defaults} cannot be read: {error}") from None
+            raise MissingDependencyError(f"{defaults} cannot be read: {error}") from None
     return [jar for jar in (part.strip() for part in given.split(",")) if jar]
 
 
@@ -195,7 +200,7 @@ def _needed(jars: list[Path]) -> list[Path]:
 def _fetch(cache: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise MissingError(
+        raise MissingDependencyError(
             f"Spark's Kafka connector is missing: set {JARS_VARIABLE} to a directory with its jars, or "
             f"install Maven, which downloads them once "
             f"(Debian: apt-get install maven)"
@@ -214,5 +219,5 @@ def _fetch(cache: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-        raise MissingError(f"Maven failed to download Spark's Kafka connector: {' '.join(last)}")
+        raise MissingDependencyError(f"Maven failed to download Spark's Kafka connector: {' '.join(last)}")
     (cache / ".complete").touch()

@@ -44,8 +44,8 @@ from kwire.pipeline.segments.stream import (
     initial_offsets,
     latest_offsets,
     limit_offsets,
-    step_starts,
-    step_tasks,
+    micro_batch_starts,
+    micro_batch_tasks,
 )
 
 
@@ -136,14 +136,14 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         found = latest_offsets(self.options) if self._last is None else self._last
         if isinstance(limit, ReadMaxRows):
-            return limit_offsets(step_starts(self.options, start, found), found, limit.max_rows)
+            return limit_offsets(micro_batch_starts(self.options, start, found), found, limit.max_rows)
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return latest_offsets(self.options)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [TaskPartition(ranges) for ranges in step_tasks(self.options, start, end)]
+        return [TaskPartition(ranges) for ranges in micro_batch_tasks(self.options, start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self.columns)

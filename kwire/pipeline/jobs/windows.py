@@ -276,7 +276,7 @@ class Total(NamedTuple):
     """The sum of the counts of all micro-batches of a checkpoint."""
 
     counts: Counts
-    steps: int
+    micro_batches: int
     """The number of completed micro-batches."""
     uncounted: list[int]
     """The numbers of completed micro-batches whose counts are missing, because the driver was killed."""
@@ -293,11 +293,11 @@ def total(checkpoint: Path) -> Total:
     done = {int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdigit()}
     # Spark deletes its files about old micro-batches, but the files with the counts remain.
     first = min(done, default=0)
-    steps = done | {number for number in recorded if number < first}
+    completed = done | {number for number in recorded if number < first}
     return Total(
-        sum((counts for number, counts in recorded.items() if number in steps), Counts()),
-        len(steps),
-        sorted(steps - recorded.keys()),
+        sum((counts for number, counts in recorded.items() if number in completed), Counts()),
+        len(completed),
+        sorted(completed - recorded.keys()),
     )
 
 
@@ -553,8 +553,9 @@ def command(config: JobConfig, master: str | None) -> int:
         spark.stop()
     counts = found.counts
     print(
-        f"{found.steps} micro-batches so far: {counts.records} records, {counts.duplicates} duplicates, "
-        f"{counts.late} late, {counts.not_json} not JSON, {counts.without_time} without event time; "
+        f"{found.micro_batches} micro-batches so far: {counts.records} records, "
+        f"{counts.duplicates} duplicates, {counts.late} late, {counts.not_json} not JSON, "
+        f"{counts.without_time} without event time; "
         f"{counts.results} results written to {wanted.topic}"
     )
     if found.uncounted:

@@ -47,7 +47,7 @@ def latest_offsets(options: Options, *, sleep: Sleep = time.sleep) -> Offsets:
     return found
 
 
-def step_starts(
+def micro_batch_starts(
     options: Options, start: OffsetsByTopic, ends: OffsetsByTopic, *, sleep: Sleep = time.sleep
 ) -> Offsets:
     """Return the offsets at which a micro-batch starts in the partitions of `ends`.
@@ -90,7 +90,7 @@ def limit_offsets(begins: OffsetsByTopic, ends: Offsets, most: int) -> Offsets:
     return found
 
 
-def step_tasks(
+def micro_batch_tasks(
     options: Options, start: OffsetsByTopic, end: OffsetsByTopic, *, sleep: Sleep = time.sleep
 ) -> list[list[Range]]:
     """Return the tasks of a micro-batch. Raises SegmentsError if data is lost and failOnDataLoss is set."""

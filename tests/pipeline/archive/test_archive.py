@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
-from kwire.pipeline.archive.staging import check_file, describe_file, empty_directory, move, staged_files
+from kwire.pipeline.archive.staging import check_file, clear_staging_path, describe_file, move, staged_files
 from kwire.pipeline.segments.damage import Damage
 
 OFFSETS = [5, 6, 9]
@@ -148,7 +148,7 @@ def test_manifests_are_readable_json(tmp_path: Path) -> None:
 
 class TestStaging:
     def test_files_are_described_by_what_is_in_them(self, tmp_path: Path) -> None:
-        place = empty_directory(tmp_path, "s")
+        place = clear_staging_path(tmp_path, "s")
         path = staged_file(place)
         assert staged_files(place) == [path]
         found = describe_file(str(place), path)
@@ -156,7 +156,7 @@ class TestStaging:
         assert check_file(place, found) == ""
 
     def test_files_are_moved_to_names_of_the_step(self, tmp_path: Path) -> None:
-        place = empty_directory(tmp_path, "s")
+        place = clear_staging_path(tmp_path, "s")
         paths = [staged_file(place, name="b.parquet"), staged_file(place, partition=4)]
         moved = move(tmp_path, place, "s", [describe_file(str(place), path) for path in paths])
         assert [file.path for file in moved] == [
@@ -166,13 +166,13 @@ class TestStaging:
         assert not place.exists()
 
     def test_files_of_an_interrupted_step_are_deleted(self, tmp_path: Path) -> None:
-        place = empty_directory(tmp_path, "s")
+        place = clear_staging_path(tmp_path, "s")
         paths = [staged_file(place, name=f"{n}.parquet") for n in range(3)]
         move(tmp_path, place, "s", [describe_file(str(place), path) for path in paths])
-        (empty_directory(tmp_path, "s") / "half").mkdir(parents=True)
-        other = empty_directory(tmp_path, "o")
+        (clear_staging_path(tmp_path, "s") / "half").mkdir(parents=True)
+        other = clear_staging_path(tmp_path, "o")
         kept = move(tmp_path, other, "o", [describe_file(str(other), staged_file(other))])
-        place = empty_directory(tmp_path, "s")
+        place = clear_staging_path(tmp_path, "s")
         assert not place.exists()
         again = move(tmp_path, place, "s", [describe_file(str(place), staged_file(place))])
         names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet"))
@@ -180,7 +180,7 @@ class TestStaging:
 
     @pytest.mark.parametrize("damage", ["missing", "shorter", "other"])
     def test_changed_files_are_detected(self, tmp_path: Path, damage: str) -> None:
-        place = empty_directory(tmp_path, "s")
+        place = clear_staging_path(tmp_path, "s")
         [file] = move(tmp_path, place, "s", [describe_file(str(place), staged_file(place))])
         full = tmp_path / file.path
         data = bytearray(full.read_bytes())

@@ -14,7 +14,7 @@ import pytest
 
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
 from kwire.pipeline.archive.reading import RecordFilter, Row, by_partition, rows
-from kwire.pipeline.archive.staging import check_file, describe_file, empty_directory, move, staged_files
+from kwire.pipeline.archive.staging import check_file, clear_staging_path, describe_file, move, staged_files
 from kwire.pipeline.config import ConfigError, JobConfig
 from kwire.pipeline.jobs import compact as module
 from kwire.pipeline.jobs.compact import (
@@ -65,7 +65,7 @@ def put(
 
 
 def step(archive: Archive, number: int, write: Callable[[Path], None], *, end: int) -> None:
-    place = empty_directory(archive.directory, f"s{number}")
+    place = clear_staging_path(archive.directory, f"s{number}")
     write(place)
     files = [describe_file(str(place), path) for path in staged_files(place)]
     moved = move(archive.directory, place, f"s{number}", files)

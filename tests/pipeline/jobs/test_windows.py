@@ -178,7 +178,7 @@ def test_counts_include_steps_that_spark_has_deleted(tmp_path: Path) -> None:
         record_counts(tmp_path, progress(step, 10))
     commit(tmp_path, 3, 4)
     found = total(tmp_path)
-    assert (found.counts.records, found.steps, found.uncounted) == (50, 5, [])
+    assert (found.counts.records, found.micro_batches, found.uncounted) == (50, 5, [])
 
 
 def test_a_malformed_file_is_named(tmp_path: Path) -> None:

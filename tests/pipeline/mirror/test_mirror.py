@@ -28,14 +28,14 @@ from kwire.pipeline.mirror.groups import (
     SAME,
     GroupOffsetSync,
 )
-from kwire.pipeline.mirror.source import FileSource, KafkaSource, SourceTopic, end_offsets
-from kwire.pipeline.mirror.steps import (
-    PartitionStep,
-    StepRange,
+from kwire.pipeline.mirror.micro_batches import (
+    PartitionPlan,
+    PartitionRange,
     checkpoint_ranges,
     deliver_batches,
     first_offset,
 )
+from kwire.pipeline.mirror.source import FileSource, KafkaSource, SourceTopic, end_offsets
 from kwire.pipeline.offset_map import MAP_SUFFIX, DeliveryError, MapEntry, OffsetRun, committed_reader
 from kwire.pipeline.origin import Origin
 from tests.durability.child import BrokerProcess
@@ -161,7 +161,7 @@ def step(mirror: Mirror, batch_id: int, *batches: pa.RecordBatch) -> int:
 
 
 def delivered_row(row: dict[str, Any]) -> Any:
-    from kwire.pipeline.mirror.steps import PartitionResult
+    from kwire.pipeline.mirror.micro_batches import PartitionResult
 
     return PartitionResult(**row)
 
@@ -169,23 +169,23 @@ def delivered_row(row: dict[str, Any]) -> Any:
 # Offset maps.
 
 
-def test_step_ranges_are_read_from_the_checkpoint(tmp_path: Path) -> None:
+def test_partition_ranges_are_read_from_the_checkpoint(tmp_path: Path) -> None:
     write_offsets(tmp_path, 0, {"t": {"0": 10}})
-    assert checkpoint_ranges(tmp_path, 0) == {("t", 0): StepRange(None, 10, True)}
+    assert checkpoint_ranges(tmp_path, 0) == {("t", 0): PartitionRange(None, 10, True)}
     (tmp_path / "sources" / "0").mkdir(parents=True)
     (tmp_path / "sources" / "0" / "0").write_text('v1\n{"t": {"0": 4}}')
-    assert checkpoint_ranges(tmp_path, 0) == {("t", 0): StepRange(4, 10, True)}
+    assert checkpoint_ranges(tmp_path, 0) == {("t", 0): PartitionRange(4, 10, True)}
     write_offsets(tmp_path, 1, {"t": {"0": 15, "1": 3}})
     assert checkpoint_ranges(tmp_path, 1) == {
-        ("t", 0): StepRange(10, 15, False),
-        ("t", 1): StepRange(None, 3, True),
+        ("t", 0): PartitionRange(10, 15, False),
+        ("t", 1): PartitionRange(None, 3, True),
     }
     with pytest.raises(DeliveryError, match="offsets/7 does not contain offsets in Spark's format"):
         checkpoint_ranges(tmp_path, 7)
 
 
 def test_a_checkpoint_that_is_ahead_of_the_map_is_refused() -> None:
-    part = PartitionStep(Target({}, "t", 0, "m"), "", 10, 20, False)
+    part = PartitionPlan(Target({}, "t", 0, "m"), "", 10, 20, False)
     assert first_offset(12, part, ())[0] == 12
     with pytest.raises(DeliveryError, match=r"t-0 was mirrored up to source offset 9, .* continues at 10"):
         first_offset(9, part, ())
@@ -195,7 +195,7 @@ def test_a_checkpoint_that_is_ahead_of_the_map_is_refused() -> None:
 
 
 def test_an_unknown_start_is_the_first_record() -> None:
-    part = PartitionStep(Target({}, "t", 0, "m"), "", None, 20, True)
+    part = PartitionPlan(Target({}, "t", 0, "m"), "", None, 20, True)
     records = [Outgoing(offset, 1, None, None, []) for offset in (7, 8)]
     start, found = first_offset(None, part, iter(records))
     assert (start, list(found)) == (7, records)

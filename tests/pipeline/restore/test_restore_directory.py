@@ -24,7 +24,7 @@ from kwire.host.loggers import STORAGE_LOGGER
 from kwire.pipeline import cli
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
 from kwire.pipeline.archive.reading import RecordFilter, Row, overlapping, rows
-from kwire.pipeline.archive.staging import describe_file, empty_directory, move, staged_files
+from kwire.pipeline.archive.staging import clear_staging_path, describe_file, move, staged_files
 from kwire.pipeline.config import CLEAN, ConfigError, JobConfig
 from kwire.pipeline.jobs.restore import command, directory_config
 from kwire.pipeline.restore.batches import Limits
@@ -82,7 +82,7 @@ def put(place: Path, partition: int, day: int, content: Sequence[Row]) -> None:
 def archive(tmp_path: Path) -> Archive:
     """Partition 0 has gaps and two dates, 1 has lost its records, 2 is missing, 3 is dense; `e` is empty."""
     found = Archive(tmp_path / "archive")
-    place = empty_directory(found.directory, "s")
+    place = clear_staging_path(found.directory, "s")
     put(place, 0, 14, GAPS[::2])
     put(place, 0, 15, GAPS[1::2])
     put(place, 3, 14, [Row(o, NOW_MS, 0, None, b"", []) for o in range(20)])

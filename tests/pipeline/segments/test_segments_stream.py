@@ -17,8 +17,8 @@ from kwire.pipeline.segments.stream import (
     initial_offsets,
     latest_offsets,
     limit_offsets,
-    step_starts,
-    step_tasks,
+    micro_batch_starts,
+    micro_batch_tasks,
 )
 from tests.broker.storage.log_harness import LogHarness, batch
 
@@ -48,7 +48,7 @@ def offsets(
 ) -> list[tuple[str, int]]:
     return [
         (range_.topic, offset)
-        for task in step_tasks(options, start, end, sleep=sleep)
+        for task in micro_batch_tasks(options, start, end, sleep=sleep)
         for range_ in task
         for found in read(range_, columns=["offset"])
         for offset in found.column("offset").to_pylist()
@@ -63,7 +63,9 @@ def test_a_limited_stream_reads_a_new_log_from_its_start(tmp_path: Path) -> None
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nb 0 90\n")
     found = []
     for _ in range(3):
-        end = limit_offsets(step_starts(options, start, latest_offsets(options)), latest_offsets(options), 4)
+        end = limit_offsets(
+            micro_batch_starts(options, start, latest_offsets(options)), latest_offsets(options), 4
+        )
         found += offsets(options, start, end)
         start = end
     assert found == [("b", offset) for offset in range(90, 100)]
@@ -82,7 +84,7 @@ def test_a_topic_deleted_after_its_step_was_planned(tmp_path: Path, which: dict[
     assert latest_offsets(lenient) == {"a": {"0": 5}}
     assert initial_offsets(lenient, lenient.current_partitions()) == {"a": {"0": 0}}
     # A stream with a limit, whose end offsets were determined earlier.
-    assert step_starts(lenient, {"a": {"0": 3}}, end, sleep=at_once) == {"a": {"0": 3}, "b": {"0": 5}}
+    assert micro_batch_starts(lenient, {"a": {"0": 3}}, end, sleep=at_once) == {"a": {"0": 3}, "b": {"0": 5}}
 
 
 class TestMoves:
@@ -112,7 +114,7 @@ class TestMoves:
 
         assert offsets(options, {}, self.END, moves_on) == self.WHOLE
 
-    @pytest.mark.parametrize("ask", ["ends", "goes_on", "step_tasks"])
+    @pytest.mark.parametrize("ask", ["ends", "goes_on", "micro_batch_tasks"])
     def test_a_log_that_moves_while_it_is_read(
         self, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
     ) -> None:
@@ -128,7 +130,9 @@ class TestMoves:
             assert latest_offsets(options, sleep=at_once) == self.END
         elif ask == "goes_on":
             (tmp_path / "two" / "log-start-offset-checkpoint").write_text("0\n1\na 1 3\n")
-            assert step_starts(options, {"a": {"0": 2}}, self.END, sleep=at_once) == {"a": {"0": 2, "1": 3}}
+            assert micro_batch_starts(options, {"a": {"0": 2}}, self.END, sleep=at_once) == {
+                "a": {"0": 2, "1": 3}
+            }
         else:
             assert offsets(options, {}, self.END) == self.WHOLE
 

@@ -62,7 +62,7 @@ def unarchived(
     }
 
 
-def step_ranges(
+def micro_batch_ranges(
     starts: PartitionOffsets,
     ends: PartitionOffsets,
     known: ArchiveEnds,
@@ -92,7 +92,7 @@ def step_ranges(
     return ranges
 
 
-def step_offsets(
+def micro_batch_offsets(
     checkpoint: Path, batch_id: int
 ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
     """Return the start and end offsets of a micro-batch from Spark's checkpoint.

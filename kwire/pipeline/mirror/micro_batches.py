@@ -18,7 +18,7 @@ COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "
 RESULT: Final = "topic string, partition int, records long, next_offset long"
 
 
-class PartitionStep(NamedTuple):
+class PartitionPlan(NamedTuple):
     """The part of a micro-batch for one source partition: an offset range, and the target of its records."""
 
     target: Target
@@ -41,7 +41,7 @@ class PartitionResult(NamedTuple):
     next_offset: int
 
 
-Plan = Mapping[tuple[str, int], PartitionStep]
+Plan = Mapping[tuple[str, int], PartitionPlan]
 
 
 def deliver_batches(plan: Plan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -81,7 +81,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[str, int], 
             yield (topic, partition), Outgoing(offset, time_ms, key, value, pairs)
 
 
-def deliver_part(key: tuple[str, int], part: PartitionStep, records: Iterable[Outgoing]) -> PartitionResult:
+def deliver_part(key: tuple[str, int], part: PartitionPlan, records: Iterable[Outgoing]) -> PartitionResult:
     """Deliver the records that the target does not have yet, and extend the offset map to `part.end`.
 
     `key` is the source topic and partition. Raises DeliveryError.
@@ -100,7 +100,7 @@ def deliver_part(key: tuple[str, int], part: PartitionStep, records: Iterable[Ou
 
 
 def first_offset(
-    progress: int | None, part: PartitionStep, records: Iterable[Outgoing]
+    progress: int | None, part: PartitionPlan, records: Iterable[Outgoing]
 ) -> tuple[int, Iterable[Outgoing]]:
     """Return the source offset at which to continue, and all the records.
 
@@ -128,15 +128,15 @@ def first_offset(
     return progress, records
 
 
-class StepRange(NamedTuple):
-    """The offset range of a partition in a micro-batch, from Spark's checkpoint. See PartitionStep."""
+class PartitionRange(NamedTuple):
+    """The offset range of a partition in a micro-batch, from Spark's checkpoint. See PartitionPlan."""
 
     start: int | None
     end: int
     is_new: bool
 
 
-def checkpoint_ranges(checkpoint: Path, batch_id: int) -> dict[tuple[str, int], StepRange]:
+def checkpoint_ranges(checkpoint: Path, batch_id: int) -> dict[tuple[str, int], PartitionRange]:
     """Read the offset range of each partition in a micro-batch.
 
     Raises DeliveryError if the checkpoint is malformed.
@@ -149,7 +149,8 @@ def checkpoint_ranges(checkpoint: Path, batch_id: int) -> dict[tuple[str, int], 
     elif first.exists():
         before = _offsets(first)  # Spark's Kafka source records its starting offsets here.
     return {
-        key: StepRange(before.get(key), end, not batch_id or key not in before) for key, end in ends.items()
+        key: PartitionRange(before.get(key), end, not batch_id or key not in before)
+        for key, end in ends.items()
     }
 
 

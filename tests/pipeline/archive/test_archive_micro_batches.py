@@ -1,4 +1,4 @@
-"""Offset ranges and topic origins of an archive's steps."""
+"""Offset ranges and topic origins of an archive's micro-batches."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
-from kwire.pipeline.archive.origins import OriginChecker, file_origins
-from kwire.pipeline.archive.steps import (
+from kwire.pipeline.archive.micro_batches import (
     already_archived,
     check_complete,
     check_no_gap,
-    step_ranges,
+    micro_batch_ranges,
     unarchived,
 )
+from kwire.pipeline.archive.origins import OriginChecker, file_origins
 from kwire.pipeline.origin import UNKNOWN, Origin
 from kwire.pipeline.segments.files import SegmentsError
 
@@ -115,7 +115,7 @@ class TestOrigins:
         assert ask(["t"]) == says(WAS)
 
 
-class TestSteps:
+class TestMicroBatches:
     """A topic was archived up to offset 500, and was then not subscribed for a while."""
 
     KNOWN = {("t", 0): 500, ("u", 0): 7}
@@ -125,19 +125,19 @@ class TestSteps:
         assert already_archived(starts, ends, self.KNOWN) == {("t", 0): 500}
         assert unarchived(starts, ends, self.KNOWN) == ({"t": {0: 500}, "u": {0: 7}}, ends)
         files = [DataFile("p", "t", 1, "d", 2, 2, 1, 1, "")]
-        assert step_ranges(starts, ends, self.KNOWN, files) == {
+        assert micro_batch_ranges(starts, ends, self.KNOWN, files) == {
             "t": {0: (500, 520), 1: (2, 3)},
             "u": {0: (7, 9)},
         }
 
     @pytest.mark.parametrize("start", [None, 100])
-    def test_a_step_before_the_end_of_the_archive_adds_nothing(self, start: int | None) -> None:
+    def test_a_micro_batch_before_the_end_of_the_archive_adds_nothing(self, start: int | None) -> None:
         starts = {} if start is None else {"t": {0: start}}
         ends = {"t": {0: 200}}
         assert unarchived(starts, ends, self.KNOWN) == ({"t": {0: 500}}, {"t": {}})
-        assert step_ranges(starts, ends, self.KNOWN, []) == {"t": {0: (500, 500)}}
+        assert micro_batch_ranges(starts, ends, self.KNOWN, []) == {"t": {0: (500, 500)}}
 
-    def test_a_step_that_continues_the_archive_is_read_completely(self) -> None:
+    def test_a_micro_batch_that_continues_the_archive_is_read_completely(self) -> None:
         starts, ends = {"t": {0: 500}}, {"t": {0: 400}}
         assert already_archived(starts, ends, self.KNOWN) == {}
         assert unarchived(starts, ends, self.KNOWN) == (starts, ends)
@@ -149,7 +149,7 @@ class TestSteps:
         archive.add(Commit(-1, "job", 9, {"t": {0: (20, 15)}}, []))  # the log was truncated
         assert archive.ends() == {("t", 0): 20}
 
-    def test_a_step_after_the_end_of_the_archive_is_refused(self) -> None:
+    def test_a_micro_batch_after_the_end_of_the_archive_is_refused(self) -> None:
         check_no_gap({"t": {0: 500, 1: 900}, "u": {0: 3}}, self.KNOWN)
         with pytest.raises(ArchiveError) as caught:
             check_no_gap({"t": {0: 501}}, self.KNOWN)
@@ -159,7 +159,7 @@ class TestSteps:
             "new directory"
         )
 
-    def test_missing_files_of_a_step_are_detected(self) -> None:
+    def test_missing_files_of_a_micro_batch_are_detected(self) -> None:
         files = [DataFile("p", "t", 1, "d", 2, 2, 3, 1, "")] * 2
         check_complete(6, files, "/staging")
         check_complete(0, [], "/staging")
