@@ -253,7 +253,7 @@ class Listening(Standing):
         if code in _EXPECTED:
             return []
         request = type(response).__name__.removesuffix("Response")
-        return [Complain(f"The quorum leader rejected {request} of this node: {code.name}")]
+        return [Complain(f"The quorum leader rejected {request} of this node, will retry: {code.name}")]
 
     def _heard_from(self, call: Call, response: Message, heard: Heard, now_ms: int) -> list[Output]:
         code = ErrorCode.NONE if heard.code in _GONE else heard.code
@@ -272,7 +272,9 @@ class Listening(Standing):
         is_news = was != (self.epoch, self.role)
         if code not in _EXPECTED and isinstance(response, FetchResponse | FetchSnapshotResponse):
             outputs.append(
-                Complain(f"The quorum leader rejected a Fetch of this node: {ErrorCode(code).name}")
+                Complain(
+                    f"The quorum leader rejected a Fetch of this node, will retry: {ErrorCode(code).name}"
+                )
             )
         if self.epoch == was[0] and (code == ErrorCode.NONE or isinstance(response, UpdateRaftVoterResponse)):
             followed = self._take(call, response, heard, now_ms, is_news=is_news)
