@@ -32,7 +32,7 @@ WAIT_S = 30.0
 
 
 def fetch(cluster: Cluster, queried_id: int, index: int, offset: int, rack: str = "") -> Fields:
-    """Send a Fetch request for a partition of `t` with this rack. Returns the partition in the response."""
+    """Fetch a partition of topic t as a client in this rack. Returns the partition in the response."""
     partition = {
         "Partition": index,
         "CurrentLeaderEpoch": -1,

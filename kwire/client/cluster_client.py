@@ -256,10 +256,10 @@ class ClusterClient:
         return found
 
     def stale_brokers(self, condition: Callable[[int], bool], seconds: float) -> list[int]:
-        """Return the ids of brokers for which a condition is not true within `seconds`, or fails.
+        """Return the ids of the brokers that do not know a change that the cluster has made.
 
-        `condition` queries the broker with the given id for a change. Errors of the query are not raised,
-        because the change itself has succeeded.
+        `condition` queries the broker with the given id, and returns whether this broker knows the change. It
+        is repeated for up to `seconds` per broker. A broker whose query fails counts as not knowing the change.
         """
         found = []
         for node_id in sorted(self.brokers()):

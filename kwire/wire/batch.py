@@ -162,7 +162,10 @@ NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | N
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Return the header of the batch at `position` without checks. HEADER_BYTES must be present there."""
+    """Return the header of the batch at `position`, without checks.
+
+    The buffer must have at least HEADER_BYTES bytes from `position` on.
+    """
     return _new_header(BatchHeader, HEADER.unpack_from(buffer, position))
 
 

@@ -98,7 +98,7 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
         if name in REMOVED_KEYS:
             warnings.append(f"Configuration key {name} is ignored: Kafka 4 removed this key")
         elif name in BROKER_KEYS and name not in SUPPORTED_KEYS and name not in SINGLE_NODE_DEFAULTS:
-            warnings.append(f"Configuration key {name} is set, but has no effect yet")
+            warnings.append(f"Configuration key {name} is ignored: kwire does not support it")
     node_id = settings.get("node.id") or settings.get("broker.id")
     logger = NodeLogger("kwire.config", node_name(node_id) if node_id else "")
     for fault in warnings:

@@ -311,7 +311,9 @@ class Loop:
         try:
             callback()
         except Exception:
-            self._logger.exception("A callback in the event loop failed; the event loop continues")
+            self._logger.exception(
+                "A call of %r in the event loop failed; the event loop continues", callback
+            )
 
     def _arm_timer(self) -> None:
         deadline_ms = self._timers.wakeup_ms()

@@ -300,7 +300,9 @@ class Receiver(ABC):
                 self._refuse(str(error))
                 return
             except Exception:
-                owner.logger.exception("Closing connection %s: handling a frame failed", self)
+                owner.logger.exception(
+                    "Closing connection %s: an unexpected error in a received request or response", self
+                )
                 self.close("the request failed")
                 return
             if self.closed or channel.ending:

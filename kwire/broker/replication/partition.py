@@ -573,7 +573,7 @@ class Partition:
         except Exception:
             # An exception in one callback must not keep the other callbacks from being called.
             self._host.logger("kwire.partition").exception(
-                "The callback of an append to %s failed: the producer may get no response", self.log.name
+                "Cannot report the result of an append to %s: the producer may get no response", self.log.name
             )
 
     # --- delayed fetches

@@ -180,8 +180,8 @@ class ReplicaManager:
         if names:
             more = f" and {len(names) - MAX_LOGGED} more" if len(names) > MAX_LOGGED else ""
             self._logger.error(
-                "Offline replicas on broker %d (%d): %s%s",
-                *(self._node_id, len(names), ", ".join(names[:MAX_LOGGED]), more),
+                "%d replicas on broker %d are offline, because their logs cannot be used: %s%s",
+                *(len(names), self._node_id, ", ".join(names[:MAX_LOGGED]), more),
             )
 
     # --- the turn

@@ -46,7 +46,7 @@ _UNITS: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 class CompactConfig(NamedTuple):
-    """The table [compact], or the same settings of the job `archive`."""
+    """The settings in the table [compact] of a job's file, or the same settings of the job `archive`."""
 
     directory: Path
     below_bytes: int

@@ -32,7 +32,7 @@ from kwire.pipeline.topics import create
 
 
 class ReplayConfig(NamedTuple):
-    """The table [replay]."""
+    """The settings in the table [replay] of a job's file."""
 
     topic: str
     partitions: int

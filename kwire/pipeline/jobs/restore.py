@@ -84,7 +84,7 @@ MIN_SEGMENT_BYTES: Final = 1 << 20
 
 
 class RestoreConfig(NamedTuple):
-    """The table [restore] of a restore to topics."""
+    """The settings in the table [restore] of a job's file, for a restore to topics."""
 
     directory: Path
     job: str

@@ -32,7 +32,7 @@ So if one of them is not PLAINTEXT, [values.client] is required.
 
 
 class ValuesConfig(NamedTuple):
-    """The table [values]."""
+    """The settings in the table [values] of a job's file."""
 
     format: str
     registry: str = ""

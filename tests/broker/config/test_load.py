@@ -171,7 +171,7 @@ def test_removed_keys_and_keys_without_effect_cause_a_warning(
     text = SERVER_PROPERTIES + "zookeeper.connect=zk:2181\nnum.io.threads=4\nnum.partitions=2\n"
     from_file(tmp_path, text)
     assert [record.getMessage() for record in caplog.records] == [
-        "[node 7] Configuration key num.io.threads is set, but has no effect yet",
+        "[node 7] Configuration key num.io.threads is ignored: kwire does not support it",
         "[node 7] Configuration key zookeeper.connect is ignored: Kafka 4 removed this key",
     ]
 

@@ -164,7 +164,8 @@ class _Fetch:
     def read(self) -> tuple[FetchedPartitions, bool]:
         """Read all partitions. Return the results, and whether to respond at once.
 
-        The reason to respond is `min_bytes` of records, or an error or another result that cannot wait.
+        The broker responds at once if at least `min_bytes` of records were read, if a partition has an error,
+        a diverging epoch or a preferred read replica, or if there is no partition to read.
         """
         fetched: FetchedPartitions = []
         watched: list[tuple[Partition, FetchTarget, FileRegion]] = []

@@ -69,10 +69,10 @@ class Throttler:
 
 
 class PriorityControl:
-    """The control of this process's priority, which is lowered when the broker is busy.
+    """Lowers this process's priority once, as soon as the broker is busy.
 
-    If the priority were low from the start, other processes would delay the cleaning even if the broker is
-    idle. Without privileges, a process cannot raise its priority again.
+    The priority then stays low, because a process without privileges cannot raise it again. It is not low from
+    the start, because other processes would then delay the cleaning even if the broker is idle.
     """
 
     def __init__(

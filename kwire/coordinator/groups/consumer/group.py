@@ -148,9 +148,9 @@ class ConsumerGroup:
         return member
 
     def static_member(self, instance_id: str) -> ConsumerGroupMember | None:
-        """Return the member with this instance id, or None.
+        """Return the member with this instance id, or None if no member has it.
 
-        Raises ApiError UNKNOWN_MEMBER_ID if the member was removed.
+        Raises ApiError UNKNOWN_MEMBER_ID if the member id of this instance id is not in the group.
         """
         member_id = self.static_member_ids.get(instance_id)
         return None if member_id is None else self.member(member_id)
