@@ -259,7 +259,7 @@ class ClusterClient:
         """Return the ids of the brokers that do not know a change that the cluster has made.
 
         `condition` queries the broker with the given id, and returns whether this broker knows the change. It
-        is repeated for up to `seconds` per broker. A broker whose query fails counts as not knowing the change.
+        is repeated for up to `seconds` per broker. A broker whose query fails counts as not knowing it.
         """
         found = []
         for node_id in sorted(self.brokers()):

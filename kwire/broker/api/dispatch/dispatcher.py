@@ -115,7 +115,8 @@ class Dispatcher:
         except Exception:
             # This is a bug in the broker, not the client's fault: log the request and continue.
             self._node.host.logger("kwire.dispatch").exception(
-                "Handling request %s from %s failed; responding with UNKNOWN_SERVER_ERROR. The request is %.2000r",
+                "Handling request %s from %s failed; responding with UNKNOWN_SERVER_ERROR. "
+                "The request is %.2000r",
                 header,
                 channel.peer_host,
                 request,

@@ -71,8 +71,8 @@ class Throttler:
 class PriorityControl:
     """Lowers this process's priority once, as soon as the broker is busy.
 
-    The priority then stays low, because a process without privileges cannot raise it again. It is not low from
-    the start, because other processes would then delay the cleaning even if the broker is idle.
+    The priority then stays low, because a process without privileges cannot raise it again. It is not low
+    from the start, because other processes would then delay the cleaning even if the broker is idle.
     """
 
     def __init__(
