@@ -117,7 +117,7 @@ $(SPARK_READY): requirements/pipeline.lock | $(READY)
 	@touch $@
 
 .PHONY: pipeline-demo
-pipeline-demo: $(READY) ## run every job of the pipeline on real data, and show the reports (Java 17, Maven)
+pipeline-demo: $(READY) ## run jobs of the pipeline on real data, and show the reports (Java 17, Maven)
 	@$(MAKE) --no-print-directory $(SPARK_READY)
 	PYTHONPATH=. $(SPARK_READY:.complete=bin/python) -m kwire.pipeline.demo target/pipeline-demo $(ARGS)
 
