@@ -114,7 +114,10 @@ class PeerLinks:
                 if self._credential_errors.get(to_controller) != refusal:  # the same error is logged once
                     self._credential_errors[to_controller] = refusal
                     nodes = "controllers" if to_controller else "brokers"
-                    self._logger.error("Cannot authenticate with %s, such as %s: %s", nodes, to, refusal)
+                    self._logger.error(
+                        "Cannot connect to %s such as %s: the SASL login of this node is invalid: %s",
+                        *(nodes, to, refusal),
+                    )
         if link is None or refusal:
             unreachable = PeerUnreachable(f"{to}: request not sent: {refusal}")
             self._host.call_soon(lambda: on_response(unreachable))

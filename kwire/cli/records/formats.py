@@ -95,7 +95,7 @@ def _is_hex_object(value: object) -> bool:
 
 
 def format_line(value: object) -> str:
-    """Return a decoded value as one line."""
+    """Return a decoded value for display: text unchanged, any other value as one line of JSON."""
     return value if isinstance(value, str) else as_json(value)
 
 

@@ -192,7 +192,7 @@ def _chunks(options: Namespace, key: Encoder, value: Encoder) -> Iterator[list[I
 
 
 def _header_name(name: str) -> str:
-    """Return the name of a header, which must be valid UTF-8. Raises FormatMismatch."""
+    """Return the name of a header unchanged. Raises FormatMismatch if UTF-8 cannot encode it."""
     try:
         name.encode()
     except UnicodeEncodeError:
