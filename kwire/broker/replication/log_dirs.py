@@ -217,8 +217,8 @@ class LogDirs:
             self.moves.cancel(partition)
         except StorageError as error:
             self._logger.error(
-                "Cannot delete the future log of %s, which was removed from this broker: %s. The files stay on "
-                "the disk. The next start marks them as stray if the partition does not exist any more",
+                "Cannot delete the future log of %s, which was removed from this broker: %s. Its files "
+                "remain. The next start marks them as stray if the partition does not exist any more",
                 *(partition.log.name, error),
             )
 
