@@ -1,4 +1,7 @@
-"""Intended differences from Apache Kafka: (scenario, path, reason). Scenario and path are shell patterns."""
+"""Intended differences from Apache Kafka: scenario, path of the value in the scenario's result, and reason.
+
+Scenario and path may have wildcards, as in a shell.
+"""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def leads(cluster: Cluster, node_id: int) -> bool:
 
 
 def check_rejected(cluster: Cluster, active: int, title: str) -> None:
-    """Check that the controller does not acknowledge the creation of a topic that it cannot replicate."""
+    """Check that a controller without a majority of voters does not acknowledge CreateTopics."""
     topic = {"Name": f"lonely-{title}", "NumPartitions": 1, "ReplicationFactor": 1}
     with RawClient(cluster.nodes[active].controller_bootstrap) as client:
         client.socket.settimeout(60.0)

@@ -122,7 +122,9 @@ class FlightRecorder:
                 os.replace(path + UNFINISHED, path)
                 _remove_old(directory)
             except OSError as error:
-                logger.warning("Cannot write the last requests to %s: %s", directory, error)
+                logger.warning(
+                    "Cannot write the diagnostic file with the last requests to %s: %s", directory, error
+                )
                 with suppress(OSError):
                     os.remove(path + UNFINISHED)
                 continue

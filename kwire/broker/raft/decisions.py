@@ -87,9 +87,9 @@ class Decisions:
         return batch.last_offset
 
     def append_controls(self, epoch: int, controls: Sequence[tuple[int, Message]]) -> int:
-        """Stage control records, given with their types, and return the first offset.
+        """Stage control records, each a pair of type and record, and return the first offset.
 
-        The first call for an epoch begins it.
+        The first call with a new epoch begins this node's leadership in that epoch.
         """
         if self._lead is None or self._lead.epoch != epoch:
             self._lead = Lead(self._log, epoch)

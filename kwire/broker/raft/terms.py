@@ -100,9 +100,10 @@ class QuorumLog(Positions, Protocol):
 
     @property
     def voters_offset(self) -> int:
-        """The offset of the record with the latest voters; for a snapshot, the last offset it replaces.
+        """The offset of the record with the latest voters.
 
-        `voters.OF_CONFIGURATION` for configured voters, and for the snapshot of a new directory (0-0).
+        If the voters come from a snapshot, this is the offset of the last record that the snapshot covers. It
+        is `voters.OF_CONFIGURATION` if they come from the configuration, or from the initial snapshot 0-0.
         """
 
     @property

@@ -113,8 +113,8 @@ class LogDirs:
                     self._recover(image, future)
             except StorageError as error:
                 self._logger.error(
-                    "Cannot promote future log %s, or mark it as stray: %s. The broker tries again at its "
-                    "next start. Check the disk of the log directory",
+                    "Promoting future log %s, or marking it as stray, failed: %s. The broker tries again at "
+                    "its next start. Check the disk of the log directory",
                     *(future.directory, error),
                 )
 

@@ -300,7 +300,7 @@ async def test_old_files_are_deleted_and_a_failed_write_is_logged(
         for directory in running.node.config.log_dirs:
             Path(directory).rename(f"{directory}-removed")
         assert recorder.write("made up") is None
-        assert "Cannot write the last requests" in caplog.text
+        assert "Cannot write the diagnostic file with the last requests" in caplog.text
         for directory in running.node.config.log_dirs:
             Path(f"{directory}-removed").rename(directory)
 
