@@ -387,7 +387,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _print_version() -> int:
-    print(f"kwire {_version()}")
+    from kwire.wire.record_scan import IMPLEMENTATION
+
+    print(f"kwire {_version()} (record validation: {IMPLEMENTATION})")
     return 0
 
 

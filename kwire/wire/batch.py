@@ -41,6 +41,8 @@ TIMESTAMP_TYPE_MASK = 0x08
 TRANSACTIONAL_MASK = 0x10
 CONTROL_MASK = 0x20
 DELETE_HORIZON_MASK = 0x40
+_KNOWN_ATTRIBUTES = 0x7F
+"""The attributes that have a meaning. Kafka clears the others when it changes a batch's timestamp."""
 
 LENGTH_AT = 8
 LEADER_EPOCH_AT = 12
@@ -57,8 +59,10 @@ _INT32 = Struct(">i")
 _UINT32 = Struct(">I")
 _INT64 = Struct(">q")
 _CONTROL = Struct(">hh")
+_32_BITS = (1 << 32) - 1
 _64_BITS = (1 << 64) - 1
-_MIN_DELTA = -(1 << 63)
+_SIGN = 1 << 63
+_MIN_DELTA = -_SIGN
 
 
 class CorruptBatch(Exception):
@@ -212,11 +216,22 @@ def stamp_append_time(
     buffer: bytearray | memoryview, position: int, header: BatchHeader, timestamp_ms: int
 ) -> BatchHeader:
     """Set the batch's timestamp to the append time, update its CRC and return its new header."""
-    attributes = header.attributes | TIMESTAMP_TYPE_MASK
+    attributes = header.attributes & _KNOWN_ATTRIBUTES | TIMESTAMP_TYPE_MASK
     _INT16.pack_into(buffer, position + ATTRIBUTES_AT, attributes)
     _INT64.pack_into(buffer, position + MAX_TIMESTAMP_AT, timestamp_ms)
     crc = update_crc(buffer, position, header.size_bytes)
     return header._replace(attributes=attributes, max_timestamp=timestamp_ms, crc=crc)
+
+
+def stamp_max_timestamp(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, timestamp: int
+) -> BatchHeader:
+    """Set the batch's maximum timestamp and the type CreateTime, update its CRC and return its new header."""
+    attributes = header.attributes & _KNOWN_ATTRIBUTES & ~TIMESTAMP_TYPE_MASK
+    _INT16.pack_into(buffer, position + ATTRIBUTES_AT, attributes)
+    _INT64.pack_into(buffer, position + MAX_TIMESTAMP_AT, timestamp)
+    crc = update_crc(buffer, position, header.size_bytes)
+    return header._replace(attributes=attributes, max_timestamp=timestamp, crc=crc)
 
 
 def update_crc(buffer: bytearray | memoryview, position: int, size_bytes: int) -> int:
@@ -270,16 +285,6 @@ def _run_length(payload: Buffer, at: int, stride: int, limit: int) -> int:
     return 0
 
 
-def count_records(buffer: Buffer, position: int, header: BatchHeader, max_bytes: int) -> int:
-    """Count the records by their lengths. The result is at most one more than the header's count.
-
-    Raises CorruptBatch if a record exceeds the batch, or if a compressed batch exceeds `max_bytes`.
-    """
-    payload = decompress_records(buffer, position, header, max_bytes)
-    count, at = _walk(payload, header.records_count)
-    return count if at == len(payload) else count + 1
-
-
 def _walk(payload: Buffer, limit: int) -> tuple[int, int]:
     """Skip up to `limit` records by their lengths. Return their number and the position after them.
 
@@ -325,7 +330,7 @@ def _walk(payload: Buffer, limit: int) -> tuple[int, int]:
                     shift += 7
             if length & 1:
                 raise CorruptBatch(f"record {number} of the batch has a negative length")
-            at += length >> 1
+            at += (length & _32_BITS) >> 1
         else:
             count = stop
     if at > end:
@@ -333,22 +338,29 @@ def _walk(payload: Buffer, limit: int) -> tuple[int, int]:
     return count, at
 
 
+def _varlong(data: Buffer, at: int, end: int) -> tuple[int, int]:
+    """Read a zigzag varint of up to 10 bytes and 64 bits. Higher bits are dropped, as in Java."""
+    return _zigzag(data, at, end, 70, _64_BITS)
+
+
 def _varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
-    """Read a zigzag varint of up to 64 bits. Bits beyond 64 are dropped, as Kafka's readers do."""
+    """Read a zigzag varint of up to 5 bytes and 32 bits. Higher bits are dropped, as in Java."""
     if at < end and (byte := data[at]) < 0x80:  # nearly all varints
         return (byte >> 1) ^ -(byte & 1), at + 1
+    return _zigzag(data, at, end, 35, _32_BITS)
+
+
+def _zigzag(data: Buffer, at: int, end: int, max_shift: int, mask: int) -> tuple[int, int]:
     value = shift = 0
-    while at < end:
+    while at < end and shift < max_shift:
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            value &= _64_BITS
+            value &= mask
             return (value >> 1) ^ -(value & 1), at
         shift += 7
-        if shift > 63:
-            break
-    raise CorruptBatch(f"a varint before byte {at} is incomplete or longer than 64 bits")
+    raise CorruptBatch(f"a varint before byte {at} is incomplete or too long")
 
 
 def records(
@@ -385,7 +397,7 @@ def records(
             raise CorruptBatch(f"a record has {length} bytes at byte {at} of {end}")
         if at >= stop:
             raise CorruptBatch("a record is empty")
-        timestamp_delta, at = _varint(data, at + 1, stop)
+        timestamp_delta, at = _varlong(data, at + 1, stop)
         offset_delta, at = _varint(data, at, stop)
         if offset_delta < min_delta:
             at = stop
@@ -407,6 +419,8 @@ def records(
         if at != stop:
             raise CorruptBatch(f"a record has {stop - at} bytes after its last header")
         timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
+        if not -_SIGN <= timestamp < _SIGN:  # wraps as in Java
+            timestamp = ((timestamp + _SIGN) & _64_BITS) - _SIGN
         yield Record(header.base_offset + offset_delta, timestamp, key, value, headers)
     if at != end:
         raise CorruptBatch(f"the batch has {end - at} bytes after its last record")
@@ -414,9 +428,7 @@ def records(
 
 def _field(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     length, at = _varint(data, at, end)
-    if length < 0:
-        if length != -1:
-            raise CorruptBatch(f"a field has the length {length}")
+    if length < 0:  # null, whatever the length is, as in Kafka
         return None, at
     stop = at + length
     if stop > end:

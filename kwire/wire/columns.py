@@ -263,7 +263,7 @@ def _read_length(data: Buffer, at: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value & 0xFFFF_FFFF, at
         shift += 7
         if shift > 28:
             raise CorruptBatch("a record has a length of more than 32 bits")
@@ -278,7 +278,14 @@ class _Cursor:
         self._ends = ends
 
     def varint(self) -> Ints:
-        """Read a zigzag varint of up to 64 bits from each record."""
+        """Read a zigzag varint of up to 5 bytes and 32 bits from each record. Higher bits are dropped."""
+        return self._zigzag(max_bytes=5, mask=0xFFFF_FFFF)
+
+    def varlong(self) -> Ints:
+        """Read a zigzag varint of up to 10 bytes and 64 bits from each record. Higher bits are dropped."""
+        return self._zigzag(max_bytes=10, mask=0xFFFF_FFFF_FFFF_FFFF)
+
+    def _zigzag(self, max_bytes: int, mask: int) -> Ints:
         at = self.at
         self._check(at, self._ends)
         byte = self._raw.take(at)
@@ -287,14 +294,16 @@ class _Cursor:
         is_longer = byte > 0x7F
         if is_longer.any():
             if is_longer.all():
-                return self._longer(byte, at, self._ends, None)
+                return self._longer(byte, at, self._ends, None, max_bytes, mask)
             which = np.flatnonzero(is_longer)
             where = at[which]
-            value[which] = self._longer(byte[which], where, self._ends[which], which)
+            value[which] = self._longer(byte[which], where, self._ends[which], which, max_bytes, mask)
             at[which] = where
         return value
 
-    def _longer(self, byte: Bytes, at: Ints, ends: Ints, which: Ints | None) -> Ints:
+    def _longer(
+        self, byte: Bytes, at: Ints, ends: Ints, which: Ints | None, max_bytes: int, mask: int
+    ) -> Ints:
         """Read varints of several bytes, given their first bytes, and advance `at`.
 
         `which` has the indexes of the records; None means all records.
@@ -308,8 +317,8 @@ class _Cursor:
         shift = 14
         while len(more):
             there = more if which is None else which[more]
-            if shift > 63:
-                raise _InvalidRecord(int(there[0]), "with a varint of more than 64 bits")
+            if shift == 7 * max_bytes:
+                raise _InvalidRecord(int(there[0]), f"with a varint of more than {max_bytes} bytes")
             where = at[more]
             self._check(where, ends[more], there)
             byte = self._raw.take(where)
@@ -317,14 +326,13 @@ class _Cursor:
             at[more] += 1
             more = more[byte > 0x7F]
             shift += 7
+        value &= np.uint64(mask)
         return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64)
 
     def field(self) -> tuple[Ints, Ints, Any]:
         """Read a nullable bytes field. Return its start and end in each record, and a mask of the nulls."""
         size = self.varint()
-        self.require(size >= -1, "with a length below -1")
         begin = self.at.copy()
-        # Compare without an addition, because a size near 2**63 would overflow.
         self.require(size <= self._ends - begin, "with a field that exceeds it")
         self.at += np.maximum(size, 0)
         return begin, self.at.copy(), size < 0
@@ -352,7 +360,7 @@ def _decode_columns(
     cursor = _Cursor(raw, starts.copy(), ends)
     cursor.varint()  # the length
     cursor.at += 1  # attributes
-    timestamp = cursor.varint()
+    timestamp = cursor.varlong()
     offset = cursor.varint()
     key_begin, key_end, key_null = cursor.field()
     value_begin, value_end, value_null = cursor.field()

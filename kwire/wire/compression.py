@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from enum import IntEnum
-from typing import Any
 
 from kwire.wire.primitives import Buffer
 
@@ -32,6 +31,7 @@ class OutputTooLarge(CompressionError):
 
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_VERSION = 1
 XERIAL_HEADER = XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 """The header of snappy-java's framing: a magic, its version, the oldest compatible version. Blocks follow."""
 XERIAL_BLOCK_BYTES = 32 * 1024
@@ -40,11 +40,20 @@ ZSTD_DEFAULT_LEVEL = 3
 CHUNK_BYTES = 64 * 1024
 SNAPPY_MAX_RATIO = 64
 """The maximum growth of a snappy block, as a factor: its densest element expands 3 bytes to 64."""
-LZ4_CHUNK_RATIO = 8
-"""The part of an lz4 frame that is decompressed in one call, as a multiple of the frame's size.
-
-The library allocates this much memory before it decompresses.
-"""
+GZIP_MAGIC_AND_METHOD = b"\x1f\x8b\x08"
+GZIP_HEADER_CRC, GZIP_EXTRA, GZIP_NAME, GZIP_COMMENT = 2, 4, 8, 16
+GZIP_MIN_MEMBER_BYTES = 18
+"""The size of a gzip header and trailer without optional fields."""
+LZ4_MAGIC = b"\x04\x22\x4d\x18"
+LZ4_VERSION_1 = 0x40
+LZ4_INDEPENDENT_BLOCKS = 0x20
+LZ4_BLOCK_CHECKSUMS = 0x10
+LZ4_CONTENT_SIZE = 0x08
+LZ4_CONTENT_CHECKSUM = 0x04
+LZ4_FIXED_FLAGS = 0xE3
+"""The version, the block independence, a reserved bit and the bit for a dictionary."""
+LZ4_UNCOMPRESSED = 0x8000_0000
+"""The bit of a block's size for a block that is stored without compression."""
 ZSTD_SKIPPABLE = 0x184D2A50
 
 
@@ -78,7 +87,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     return bytes(data)
 
 
-def decompress(codec: Codec, data: Buffer, *, max_bytes: int) -> bytes:
+def decompress(codec: Codec, data: Buffer, *, max_bytes: int) -> Buffer:
     """Decompress data.
 
     Raises OutputTooLarge if the output exceeds `max_bytes`, or CompressionError for invalid data.
@@ -93,32 +102,75 @@ def decompress(codec: Codec, data: Buffer, *, max_bytes: int) -> bytes:
         return _decompress_zstd(data, max_bytes)
     if len(data) > max_bytes:
         raise OutputTooLarge(f"{len(data)} bytes exceed the limit of {max_bytes}")
-    return bytes(data)
+    return data
 
 
 def _too_large(codec: Codec, max_bytes: int) -> OutputTooLarge:
     return OutputTooLarge(f"{codec.name.lower()} data decompresses to more than {max_bytes} bytes")
 
 
-def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
-    out: list[bytes] = []
-    left_bytes = max_bytes
-    rest: Buffer = data
-    # Java's reader continues with the next member, if there is one.
-    while len(rest) or not out:
-        member = zlib.decompressobj(31)
+def _decompress_gzip(data: Buffer, max_bytes: int) -> bytearray:
+    out = bytearray()
+    rest = memoryview(data)
+    while True:
+        rest = _decompress_member(rest[_gzip_header_bytes(rest) :], out, max_bytes)
+        # As in Java, bytes after a member are ignored if they are not another member.
+        if len(rest) <= GZIP_MIN_MEMBER_BYTES:
+            return out
         try:
-            piece = member.decompress(rest, left_bytes + 1)
-        except zlib.error as error:
-            raise CompressionError(f"gzip: {error}") from None
-        if len(piece) > left_bytes:
-            raise _too_large(Codec.GZIP, max_bytes)
-        if not member.eof:
-            raise CompressionError("gzip: the data is incomplete")
-        out.append(piece)
-        left_bytes -= len(piece)
-        rest = member.unused_data
-    return b"".join(out)
+            _gzip_header_bytes(rest)
+        except CompressionError:
+            return out
+
+
+def _gzip_header_bytes(data: memoryview) -> int:
+    """Return the size of a gzip member's header (RFC 1952). As in Java, unknown flags are ignored."""
+    if bytes(data[:3]) != GZIP_MAGIC_AND_METHOD:
+        raise CompressionError("gzip: this is no gzip data")
+    at = 10
+    flags = data[3] if len(data) > at else 0
+    if flags & GZIP_EXTRA:
+        at += 2 + int.from_bytes(data[at : at + 2], "little")
+    for flag in (GZIP_NAME, GZIP_COMMENT):
+        if flags & flag:
+            at = bytes(data).find(b"\0", at) + 1 or len(data)
+    if flags & GZIP_HEADER_CRC:
+        if zlib.crc32(data[:at]) & 0xFFFF != int.from_bytes(data[at : at + 2], "little"):
+            raise CompressionError("gzip: the header has a wrong CRC")
+        at += 2
+    if at >= len(data):
+        raise CompressionError("gzip: the header is incomplete")
+    return at
+
+
+def _decompress_member(data: memoryview, out: bytearray, max_bytes: int) -> memoryview:
+    """Append the output of a gzip member, given without its header. Return the bytes after the member."""
+    member = zlib.decompressobj(-zlib.MAX_WBITS)
+    start = len(out)
+    end = 0
+    try:
+        while not member.eof:
+            pending: Buffer = data[end : end + CHUNK_BYTES]
+            if not len(pending):
+                raise CompressionError("gzip: the data is incomplete")
+            end += len(pending)
+            is_full = True
+            while is_full:
+                piece = member.decompress(pending, CHUNK_BYTES)
+                out += piece
+                if len(out) > max_bytes:
+                    raise _too_large(Codec.GZIP, max_bytes)
+                pending = member.unconsumed_tail
+                is_full = len(piece) == CHUNK_BYTES and not member.eof
+    except zlib.error as error:
+        raise CompressionError(f"gzip: {error}") from None
+    rest = data[end - len(member.unused_data) :]
+    crc, size_bytes = int.from_bytes(rest[:4], "little"), int.from_bytes(rest[4:8], "little")
+    with memoryview(out) as written:
+        is_right = crc == zlib.crc32(written[start:]) and size_bytes == (len(out) - start) & 0xFFFFFFFF
+    if len(rest) < 8 or not is_right:
+        raise CompressionError("gzip: the trailer has a wrong CRC or size")
+    return rest[8:]
 
 
 def _compress_xerial(data: Buffer) -> bytes:
@@ -133,27 +185,34 @@ def _compress_xerial(data: Buffer) -> bytes:
     return bytes(out)
 
 
-def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
+def _decompress_snappy(data: Buffer, max_bytes: int) -> Buffer:
+    """Decompress a single block, or the blocks of snappy-java's framing."""
     view = memoryview(data)
-    if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+    if len(view) < len(XERIAL_HEADER) or view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
         return _decompress_snappy_block(view, max_bytes, max_bytes)
-    out: list[bytes] = []
-    left_bytes = max_bytes
+    if int.from_bytes(view[8:12], "big", signed=True) < XERIAL_VERSION:
+        raise CompressionError("snappy: the version of the framing is not supported")
+    out = bytearray()
     position, end = len(XERIAL_HEADER), len(view)
-    if position > end:
-        raise CompressionError("snappy: the header is incomplete")
-    while position < end:
+    # As in Java, less than the size of a block is ignored at the end.
+    while end - position >= 4:
         size = int.from_bytes(view[position : position + 4], "big", signed=True)
+        if view[position : position + 4] == XERIAL_MAGIC[:4]:
+            # Streams can be concatenated. As in Java, anything else with these bytes is the end.
+            if end - position < len(XERIAL_HEADER):
+                raise CompressionError("snappy: a header is incomplete")
+            if view[position : position + len(XERIAL_MAGIC)] != XERIAL_MAGIC:
+                break
+            position += len(XERIAL_HEADER)
+            continue
         position += 4
         if size < 0 or size > end - position:
             raise CompressionError(
                 f"snappy: a block of {size} bytes, but only {end - position} bytes are left"
             )
-        block = _decompress_snappy_block(view[position : position + size], left_bytes, max_bytes)
-        out.append(block)
-        left_bytes -= len(block)
+        out += _decompress_snappy_block(view[position : position + size], max_bytes - len(out), max_bytes)
         position += size
-    return b"".join(out)
+    return out
 
 
 def _decompress_snappy_block(block: memoryview, left_bytes: int, max_bytes: int) -> bytes:
@@ -179,51 +238,92 @@ def _decompress_snappy_block(block: memoryview, left_bytes: int, max_bytes: int)
     return plain
 
 
-def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
-    import lz4.frame
+def _decompress_lz4(data: Buffer, max_bytes: int) -> Buffer:
+    """Decompress the first frame, with the rules of Kafka's Lz4BlockInputStream.
 
-    out: list[bytes] = []
-    left_bytes = max_bytes
-    frame: Any = lz4.frame.LZ4FrameDecompressor()
-    pending: bytes = bytes(data)
-    chunk_bytes = max(CHUNK_BYTES, LZ4_CHUNK_RATIO * len(pending))
-    try:
-        while True:
-            piece: bytes = frame.decompress(pending, max_length=min(chunk_bytes, left_bytes + 1))
-            if len(piece) > left_bytes:
-                raise _too_large(Codec.LZ4, max_bytes)
-            out.append(piece)
-            left_bytes -= len(piece)
-            if frame.eof:
-                break
-            if frame.needs_input or not piece:
+    Blocks must be independent. The checksum of the content is not checked. Bytes after the frame are ignored.
+    """
+    import lz4.block
+
+    view = memoryview(data)
+    position, block_bytes, has_block_checksums, has_content_checksum = _lz4_frame_header(view)
+    out = bytearray()
+    end = len(view)
+    while True:
+        if end - position < 4:
+            raise CompressionError("lz4: the data is incomplete")
+        size = int.from_bytes(view[position : position + 4], "little")
+        position += 4
+        if not size & ~LZ4_UNCOMPRESSED:
+            if has_content_checksum and end - position < 4:
                 raise CompressionError("lz4: the data is incomplete")
-            pending = b""
-    except (RuntimeError, EOFError, MemoryError) as error:
-        raise CompressionError(f"lz4: {error}") from None
-    return b"".join(out)
+            return out
+        is_compressed = not size & LZ4_UNCOMPRESSED
+        size &= ~LZ4_UNCOMPRESSED
+        if size > min(block_bytes, end - position):
+            raise CompressionError(f"lz4: a block has {size} bytes, more than the frame allows or contains")
+        block = view[position : position + size]
+        position += size
+        if is_compressed:
+            try:
+                plain: Buffer = lz4.block.decompress(block, uncompressed_size=block_bytes)
+            except (lz4.block.LZ4BlockError, ValueError) as error:
+                raise CompressionError(f"lz4: {error}") from None
+        else:
+            plain = block
+        if has_block_checksums:
+            if view[position : position + 4] != xxh32(block):
+                raise CompressionError("lz4: a block has a wrong checksum")
+            position += 4
+        # Java's reader takes a block without output for the end of the data.
+        if not len(plain):
+            return out
+        if len(plain) > max_bytes - len(out):
+            raise _too_large(Codec.LZ4, max_bytes)
+        out += plain
 
 
-def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
+def _lz4_frame_header(view: memoryview) -> tuple[int, int, bool, bool]:
+    """Return the size of a frame's header, its block size, and whether blocks and content have checksums."""
+    if len(view) < 7 or view[:4] != LZ4_MAGIC:
+        raise CompressionError("lz4: this is no lz4 frame")
+    flags, descriptor = view[4], view[5]
+    block_size_code = descriptor >> 4
+    if flags & LZ4_FIXED_FLAGS != LZ4_VERSION_1 | LZ4_INDEPENDENT_BLOCKS:
+        raise CompressionError("lz4: the frame has an unsupported version, linked blocks or a dictionary")
+    if descriptor & 0x8F or not 4 <= block_size_code <= 7:
+        raise CompressionError("lz4: the frame has an invalid block size")
+    position = 6 + (8 if flags & LZ4_CONTENT_SIZE else 0)
+    if len(view) <= position:
+        raise CompressionError("lz4: the data is incomplete")
+    if view[position] != xxh32(view[4:position])[1]:
+        raise CompressionError("lz4: the frame's header has a wrong checksum")
+    block_bytes = 1 << (2 * block_size_code + 8)
+    return position + 1, block_bytes, bool(flags & LZ4_BLOCK_CHECKSUMS), bool(flags & LZ4_CONTENT_CHECKSUM)
+
+
+def xxh32(data: Buffer) -> bytes:
+    """Return the checksum of lz4 frames, in little-endian order."""
+    import xxhash
+
+    return xxhash.xxh32_digest(data)[::-1]
+
+
+def _decompress_zstd(data: Buffer, max_bytes: int) -> bytearray:
     import zstandard
 
-    out: list[bytes] = []
-    left_bytes = max_bytes
+    out = bytearray()
     try:
         _check_zstd_frames(memoryview(data))
         # read_across_frames: Java's reader continues with the next frame, if there is one.
         with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
-            while True:
-                piece = reader.read(min(CHUNK_BYTES, left_bytes + 1))
-                if not piece:
-                    break
-                if len(piece) > left_bytes:
+            while piece := reader.read(CHUNK_BYTES):
+                out += piece
+                if len(out) > max_bytes:
                     raise _too_large(Codec.ZSTD, max_bytes)
-                out.append(piece)
-                left_bytes -= len(piece)
     except zstandard.ZstdError as error:
         raise CompressionError(f"zstd: {error}") from None
-    return b"".join(out)
+    return out
 
 
 def _check_zstd_frames(data: memoryview) -> None:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from kwire.cli.doctor.finding import Finding, ok, problem, warning
 from kwire.cli.shared.output import format_size
+from kwire.wire.record_scan import IMPLEMENTATION
 
 MIN_OPEN_FILES: Final = 4096
 """Limit below which even a small broker may fail: one file per connection, three per active segment."""
@@ -34,6 +35,8 @@ class MachineFacts(NamedTuple):
     free_memory_bytes: int | None
     is_clock_synchronized: bool | None
     max_backlog: int | None
+    record_validation: str
+    """The language of the record scan: native or Python."""
 
 
 def gather_facts() -> MachineFacts:
@@ -50,6 +53,7 @@ def gather_facts() -> MachineFacts:
         free_memory_bytes=memory.get("MemAvailable"),
         is_clock_synchronized=_is_clock_synchronized(),
         max_backlog=_number("/proc/sys/net/core/somaxconn"),
+        record_validation=IMPLEMENTATION,
     )
 
 
@@ -62,6 +66,14 @@ def findings(machine: MachineFacts, backlog: int) -> Iterator[Finding]:
         yield problem("system", f"Python {version}", "install Python 3.11 or newer")
     else:
         yield ok("system", f"Python {version} on {machine.platform}")
+    if machine.record_validation == "native":
+        yield ok("records", "validated by native code")
+    else:
+        yield warning(
+            "records",
+            "validated in Python, which costs a producer several times as much processor time",
+            "install a C compiler and Python's headers, then install kwire again",
+        )
     yield from _files(machine)
     free = machine.free_memory_bytes
     if free is not None and free < MIN_FREE_MEMORY_BYTES:

@@ -35,6 +35,7 @@ from kwire.broker.storage.disk import StorageError
 from kwire.cli.broker_settings import LOG_FORMATS, LOG_LEVELS, load_configuration
 from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.cli.shared.standard_streams import discard_output
+from kwire.wire.record_scan import IMPLEMENTATION
 
 if TYPE_CHECKING:
     from kwire.broker.observe.http import HttpPort
@@ -169,8 +170,8 @@ async def _serve(
             broker.server.request_metrics.watch_slow(slow_seconds, SlowRequests(logger, perf_counter))
         service.notify(READY, f"STATUS=serves on {broker.bootstrap}")
         message = (
-            f"kwire serves on {broker.bootstrap}, with data in {', '.join(config.log_dirs)}; "
-            f"Ctrl-C or SIGTERM stops it"
+            f"kwire serves on {broker.bootstrap}, with data in {', '.join(config.log_dirs)} "
+            f"(record validation: {IMPLEMENTATION}); Ctrl-C or SIGTERM stops it"
         )
         if http is not None and http.console_url:
             message += f"\nthe console is at {http.console_url}"

@@ -17,6 +17,7 @@ GOOD_FACTS = MachineFacts(
     free_memory_bytes=4 << 30,
     is_clock_synchronized=True,
     max_backlog=4096,
+    record_validation="native",
 )
 
 
@@ -36,6 +37,7 @@ def test_good_machine_has_no_findings() -> None:
         ({"cores": 1}, WARNING, "use two"),
         ({"is_clock_synchronized": False}, WARNING, "run chrony"),
         ({"max_backlog": 10}, WARNING, "net.core.somaxconn=50"),
+        ({"record_validation": "Python"}, WARNING, "install a C compiler"),
     ],
 )
 def test_finding_has_a_severity_and_a_fix(facts: dict[str, object], severity: str, fix: str) -> None:

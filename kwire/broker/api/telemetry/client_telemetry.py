@@ -18,7 +18,7 @@ from kwire.wire.messages.get_telemetry_subscriptions import (
 )
 from kwire.wire.messages.push_telemetry import PushTelemetryRequest
 from kwire.wire.otlp import read_points
-from kwire.wire.primitives import uuid_to_text
+from kwire.wire.primitives import Buffer, uuid_to_text
 
 if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
@@ -109,7 +109,7 @@ class ClientTelemetry:
             self.pushed_metrics.end_client(instance.id, now_ms)
 
     def _take(self, pushed: PushTelemetryRequest, client: ClientMetadata, until_ms: int) -> None:
-        data = pushed.metrics
+        data: Buffer = pushed.metrics
         if pushed.compression_type != Codec.NONE:
             data = decompress(Codec(pushed.compression_type), data, max_bytes=self.max_bytes)
         if self._has_receiver():

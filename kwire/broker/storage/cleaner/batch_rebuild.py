@@ -49,8 +49,8 @@ def decompressed_records(data: bytes, at: int, header: BatchHeader) -> tuple[byt
     if not header.attributes & CODEC_MASK:
         return data, at + HEADER_BYTES, end
     try:
-        payload = decompress(
-            header.codec, memoryview(data)[at + HEADER_BYTES : end], max_bytes=MAX_BATCH_BYTES
+        payload = bytes(
+            decompress(header.codec, memoryview(data)[at + HEADER_BYTES : end], max_bytes=MAX_BATCH_BYTES)
         )
     except CompressionError as error:
         raise CorruptBatch(f"the batch at offset {header.base_offset} cannot be decompressed") from error

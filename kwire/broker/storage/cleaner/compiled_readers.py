@@ -125,13 +125,13 @@ def bind(fetch, steps, of_size):
     return read
 """
 _ONE_SIZE: Final = """\
-                if value == 1:"""
+                if value & 1:"""
 _ANY_SIZE: Final = """\
                 key_end = at + {key_at} + (size >> 1)
                 if key_end >= after:
                     break
                 key = data[at + {key_at} : key_end]
-                if data[key_end] == 1:"""
+                if data[key_end] & 1:"""
 
 
 @cache

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final
 
 from kwire.broker.storage.cleaner.compiled_readers import head_of
-from kwire.broker.storage.cleaner.record_keys import LONGEST_PLAIN_KEY, RecordKeys, keys_of
+from kwire.broker.storage.cleaner.record_keys import EVEN_BYTES, LONGEST_PLAIN_KEY, RecordKeys, keys_of
 from kwire.wire.named_tuple import NamedTuple
 
 _HIGH_BYTES: Final = bytes(range(0x80, 0x100))
@@ -53,7 +53,7 @@ class _Run(NamedTuple):
         for position in self.inner:
             if data[start + position : stop : stride].translate(None, _HIGH_BYTES):
                 return None
-        if 1 in data[start + self.value_at : stop : stride]:
+        if data[start + self.value_at : stop : stride].translate(None, EVEN_BYTES):
             return None  # a record without a value
         return self.keys.unpack_from(data, start)
 

@@ -17,6 +17,8 @@ _HASH_BYTES: Final = LONGEST_PLAIN_KEY + 1
 _LONGEST_PLAIN_SIZE: Final = LONGEST_PLAIN_KEY << 1
 """The size of the longest plain key as a varint, which has one byte."""
 _LAST_BYTES: Final = bytes(range(0x80))
+EVEN_BYTES: Final = bytes(range(0, 0x100, 2))
+"""The first bytes of varints that are not negative."""
 """The bytes that may end a varint."""
 _MIN_ALIKE: Final = 6
 _MAX_ALIKE: Final = 128
@@ -165,7 +167,7 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
             if size & 1:  # zigzag: odd is negative, no key
                 found.has_null = True
                 add_key(None)
-                if data[at] == 1:
+                if data[at] & 1:
                     found.tombstones.append(len(keys) - 1)
                 at = stop
                 continue
@@ -174,7 +176,7 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
             raise CorruptBatch(f"a key of {size >> 1} bytes in a record of {length >> 1}")
         key = data[at:key_end]
         add_key(key if size <= _LONGEST_PLAIN_SIZE else hash_key(key))
-        if data[key_end] == 1:  # the value's length is -1
+        if data[key_end] & 1:  # the value's length is negative, so the value is null
             found.tombstones.append(len(keys) - 1)
         if left < _MIN_ALIKE:
             at = stop
@@ -222,9 +224,9 @@ def _read_alike(
         return 0
     after = stop + alike * stride
     values = data[key_end + stride : after : stride]
-    if 1 in values:
+    if values.translate(None, EVEN_BYTES):
         base = len(found.keys)
-        found.tombstones += [base + index for index, byte in enumerate(values) if byte == 1]
+        found.tombstones += [base + index for index, byte in enumerate(values) if byte & 1]
     begin, size = key_at - start, key_end - key_at
     more: Iterable[bytes]
     if alike < _WORTH_A_LAYOUT:

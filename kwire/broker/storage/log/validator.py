@@ -1,9 +1,9 @@
 """Validation of the batch of a leader append, and its conversion. Kafka's LogValidator.
 
 The checks run in Kafka's order. The first is the format of the request's records (`check_produced`). Then
-follow base offset, size, CRC, offset range and record count, control bit, sequence, and the records. Record
-boundaries are always checked. Keys and timestamps are decoded only if the topic's configuration depends on
-them (docs/decisions/0002).
+follow base offset, size, CRC, offset range and record count, control bit, sequence, and the records. Every
+record is checked completely, and the maximum timestamp in the header is computed from the records
+(docs/decisions/0002).
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from typing import Final
 
 from kwire.broker.storage.log.log_config import CLIENT, LOG_APPEND_TIME, AppendOrigin, LogConfig
 from kwire.wire.batch import (
-    ATTRIBUTES_AT,
     CODEC_MASK,
     HEADER_BYTES,
     LENGTH_AT,
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAGIC_AT,
+    NO_PRODUCER_EPOCH,
     NO_TIMESTAMP,
-    TIMESTAMP_TYPE_MASK,
     BatchHeader,
     CorruptBatch,
+    Record,
     UnreadableBatch,
     build,
-    count_records,
     crc_is_valid,
+    decompress_records,
     read_header,
     records,
     stamp_append_time,
-    update_crc,
+    stamp_max_timestamp,
 )
 from kwire.wire.compression import Codec, OutputTooLarge
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
+from kwire.wire.record_scan import MAX_REJECTED, Problem, RecordScan, Rejection, scan
 
 MIN_RECORD_BYTES: Final = 14
 """The minimum length field of a batch in any format: a v0 message without key and value."""
@@ -46,8 +47,9 @@ MAX_DECOMPRESSED_BYTES: Final = 100 * 1024 * 1024
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
 ERRORS_SHOWN: Final = 3
+MIN_INT64: Final = -(1 << 63)
+MAX_INT64: Final = (1 << 63) - 1
 
-_INT16 = Struct(">h")
 _INT32 = Struct(">i")
 
 CODEC_NAMES: Final = {
@@ -226,83 +228,176 @@ def _check_records(
     target = CODEC_NAMES.get(config.compression_type, source)
     if header.is_control and source == Codec.NONE:
         target = Codec.NONE
+    payload = decompress_records(batch, 0, header, MAX_DECOMPRESSED_BYTES)
     append_time = config.message_timestamp_type == LOG_APPEND_TIME
-    if config.compact or target != source or _timestamps_matter(header, config, now_ms):
-        found = list(records(batch, 0, header, max_bytes=MAX_DECOMPRESSED_BYTES))
-        refused: list[tuple[int, str]] = []
-        out_of_time = False
-        for index, record in enumerate(found):
-            if config.compact and record.key is None and not header.is_control:
-                refused.append((index, f"Compacted topic cannot accept message without key in {partition}."))
-            elif reason := _timestamp_error(record.timestamp, header, config, now_ms):
-                out_of_time = True
-                refused.append((index, reason))
-        if refused:
-            raise _record_errors(refused, out_of_time)
-        if target != source:
-            rebuilt = build(
-                ((record.timestamp, record.key, record.value, record.headers) for record in found),
-                codec=target,
-                level=_level(config, target),
-                log_append_time=now_ms if append_time else None,
-                producer_id=header.producer_id,
-                producer_epoch=header.producer_epoch,
-                base_sequence=header.base_sequence,
-                transactional=header.is_transactional,
-            )
-            rebuilt_header = read_header(rebuilt)
-            _check_size(rebuilt_header, config, partition)
-            return ValidatedBatch(rebuilt, rebuilt_header)
+    if header.has_log_append_time:
+        max_timestamp = _check_with_one_timestamp(payload, header, config, now_ms, partition)
     else:
-        count = count_records(batch, 0, header, MAX_DECOMPRESSED_BYTES)
-        if count != header.records_count:
-            raise CorruptBatch(
-                f"The header counts {header.records_count} records, and the batch has another number"
-            )
+        earliest, latest = (MIN_INT64, MAX_INT64) if append_time else _timestamp_bounds(config, now_ms)
+        found = scan(payload, header.records_count, header.base_timestamp, earliest, latest, config.compact)
+        if found.problem:
+            raise _unreadable(found, source)
+        if found.rejected_count:
+            raise _rejected_records(found, config, now_ms, partition)
+        if source == target != Codec.NONE and not found.is_sequential:
+            # Kafka's validator tries to build the batch again here, from records without keys and values.
+            raise UnreadableBatch("The offset deltas of compressed records must count up from 0")
+        max_timestamp = found.max_timestamp
+    if target != source:
+        return _rebuild(batch, header, config, target, now_ms if append_time else None, partition)
     if append_time:
         return ValidatedBatch(batch, stamp_append_time(batch, 0, header, now_ms))
-    if header.has_log_append_time:
-        attributes = header.attributes & ~TIMESTAMP_TYPE_MASK
-        _INT16.pack_into(batch, ATTRIBUTES_AT, attributes)
-        header = header._replace(attributes=attributes, crc=update_crc(batch, 0, header.size_bytes))
+    if header.has_log_append_time or header.max_timestamp != max_timestamp:
+        return ValidatedBatch(batch, stamp_max_timestamp(batch, 0, header, max_timestamp))
     return ValidatedBatch(batch, header)
 
 
-def _timestamps_matter(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
-    """Return whether a record's timestamp may be invalid. If so, all timestamps have to be decoded."""
-    if config.message_timestamp_type == LOG_APPEND_TIME:
-        return header.has_log_append_time
+def _rebuild(
+    batch: bytearray | memoryview,
+    header: BatchHeader,
+    config: LogConfig,
+    codec: Codec,
+    log_append_time: int | None,
+    partition: str,
+) -> ValidatedBatch:
+    """Build the batch again with another codec. The offset deltas then count up from 0.
+
+    Raises UnreadableBatch for a batch that Kafka's MemoryRecordsBuilder does not build.
+    """
+    if header.is_transactional and not header.has_producer_id:
+        raise UnreadableBatch("Cannot write transactional messages without a valid producer ID")
+    if header.has_producer_id and header.producer_epoch == NO_PRODUCER_EPOCH:
+        raise UnreadableBatch("Invalid negative producer epoch")
+    rebuilt = build(
+        (
+            (_valid_timestamp(record), record.key, record.value, record.headers)
+            for record in records(batch, 0, header, max_bytes=MAX_DECOMPRESSED_BYTES)
+        ),
+        codec=codec,
+        level=_level(config, codec),
+        log_append_time=log_append_time,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+    )
+    rebuilt_header = read_header(rebuilt)
+    _check_size(rebuilt_header, config, partition)
+    return ValidatedBatch(rebuilt, rebuilt_header)
+
+
+def _valid_timestamp(record: Record) -> int:
+    """Return the timestamp. Kafka builds no record with a negative timestamp other than NO_TIMESTAMP."""
+    if record.timestamp < NO_TIMESTAMP:
+        raise UnreadableBatch(f"Invalid negative timestamp {record.timestamp}")
+    return record.timestamp
+
+
+def _timestamp_bounds(config: LogConfig, now_ms: int) -> tuple[int, int]:
+    """Return the least and the greatest valid timestamp in ms."""
     return (
-        header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
-        or header.base_timestamp - now_ms > config.message_timestamp_after_max_ms
-        or config.message_timestamp_before_max_ms < now_ms
+        max(now_ms - config.message_timestamp_before_max_ms, MIN_INT64),
+        min(now_ms + config.message_timestamp_after_max_ms, MAX_INT64),
     )
 
 
-def _timestamp_error(timestamp: int, header: BatchHeader, config: LogConfig, now_ms: int) -> str | None:
-    if config.message_timestamp_type != LOG_APPEND_TIME and timestamp != NO_TIMESTAMP:
-        earliest = now_ms - config.message_timestamp_before_max_ms
-        latest = now_ms + config.message_timestamp_after_max_ms
-        if earliest <= timestamp <= latest:
-            return None
-        return f"Timestamp {timestamp} is out of range: it should be within [{earliest}, {latest}]."
-    if header.has_log_append_time:
-        return "Producers may not set the timestamp type to LogAppendTime."
-    return None
+def _check_with_one_timestamp(
+    payload: Buffer, header: BatchHeader, config: LogConfig, now_ms: int, partition: str
+) -> int:
+    """Check a batch whose header gives all records its maximum timestamp. Return the timestamp.
+
+    A producer may not set the timestamp type LogAppendTime. Kafka rejects it only if the topic has this type
+    or if the batch has no timestamp; otherwise it accepts the batch and sets the type CreateTime.
+    """
+    found = scan(payload, header.records_count, 0, MIN_INT64, MAX_INT64, config.compact)
+    if found.problem:
+        raise _unreadable(found, header.codec)
+    timestamp = header.max_timestamp
+    earliest, latest = _timestamp_bounds(config, now_ms)
+    is_valid = (
+        config.message_timestamp_type != LOG_APPEND_TIME
+        and timestamp != NO_TIMESTAMP
+        and earliest <= timestamp <= latest
+    )
+    if not is_valid:
+        without_key = {rejected[0] for rejected in found.rejected}
+        rejected = [
+            (
+                index,
+                int(Rejection.KEY_MISSING if index in without_key else Rejection.TIMESTAMP_OUT_OF_RANGE),
+                timestamp,
+                index,
+            )
+            for index in range(min(found.records_count, MAX_REJECTED))
+        ]
+        found = found._replace(
+            rejected_count=found.records_count,
+            has_wrong_timestamp=found.rejected_count < found.records_count,
+            rejected=rejected,
+        )
+    if found.rejected_count:
+        raise _rejected_records(found, config, now_ms, partition)
+    return max(timestamp, NO_TIMESTAMP)
 
 
-def _record_errors(refused: list[tuple[int, str]], out_of_time: bool) -> RecordErrors:
-    if out_of_time:
+_PROBLEMS: Final = {
+    Problem.RECORD_MISSING: "The records end before record {0}",
+    Problem.LENGTH_INCOMPLETE: "The length of record {0} is incomplete",
+    Problem.LENGTH_TOO_LONG: "The length of record {0} has more than 5 bytes",
+    Problem.LENGTH_NEGATIVE: "The length of record {0} is negative",
+    Problem.RECORD_TRUNCATED: "Record {0} is longer than the batch",
+    Problem.FIELD_INVALID: "A field of record {0} is longer than the record",
+    Problem.HEADER_COUNT_INVALID: "Record {0} has an invalid number of headers",
+    Problem.HEADER_KEY_MISSING: "Record {0} has a header without a key",
+    Problem.BYTES_AFTER_HEADERS: "Record {0} has bytes after its last header",
+    Problem.BYTES_AFTER_RECORDS: "Bytes follow the {0} records that the header counts",
+}
+
+
+def _unreadable(found: RecordScan, codec: Codec) -> CorruptBatch:
+    problem = Problem(found.problem)
+    text = _PROBLEMS[problem].format(found.records_count)
+    if problem == Problem.LENGTH_TOO_LONG and codec == Codec.NONE:
+        return UnreadableBatch(text)
+    return CorruptBatch(text)
+
+
+def _rejected_records(found: RecordScan, config: LogConfig, now_ms: int, partition: str) -> RecordErrors:
+    rejected = [
+        (index, _rejection(reason, timestamp, offset, config, now_ms, partition))
+        for index, reason, timestamp, offset in found.rejected
+    ]
+    if found.has_wrong_timestamp:
         return RecordErrors(
             ErrorCode.INVALID_TIMESTAMP,
             "One or more records have been rejected due to invalid timestamp",
-            refused,
+            rejected,
         )
-    shown = "; ".join(f"record {index}: {reason}" for index, reason in refused[:ERRORS_SHOWN])
+    shown = ", ".join(
+        f"RecordError(batchIndex={index}, message='{reason}')" for index, reason in rejected[:ERRORS_SHOWN]
+    )
     return RecordErrors(
         ErrorCode.INVALID_RECORD,
-        f"{len(refused)} records have been rejected, the first of them: {shown}",
-        refused,
+        f"One or more records have been rejected due to {found.rejected_count} record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]",
+        rejected,
+    )
+
+
+def _rejection(
+    reason: int, timestamp: int, offset: int, config: LogConfig, now_ms: int, partition: str
+) -> str:
+    if reason == Rejection.KEY_MISSING:
+        return f"Compacted topic cannot accept message without key in topic partition {partition}"
+    if config.message_timestamp_type == LOG_APPEND_TIME or timestamp == NO_TIMESTAMP:
+        return "Producers may not set the timestamp type to LogAppendTime."
+    earliest = now_ms - config.message_timestamp_before_max_ms
+    latest = now_ms + config.message_timestamp_after_max_ms
+    if latest > MAX_INT64:  # Kafka's text overflows
+        latest -= 1 << 64
+    return (
+        f"Timestamp {timestamp} of message with offset {offset} is out of range. "
+        f"The timestamp should be within [{earliest}, {latest}]"
     )
 
 

@@ -19,8 +19,18 @@ from kwire.broker.storage.log.validator import (
     leading_header,
     validate,
 )
-from kwire.wire.batch import Record, build, read_header, records, update_crc
-from kwire.wire.compression import Codec
+from kwire.wire.batch import (
+    HEADER_BYTES,
+    LENGTH_AT,
+    LOG_OVERHEAD_BYTES,
+    Record,
+    build,
+    crc_is_valid,
+    read_header,
+    records,
+    update_crc,
+)
+from kwire.wire.compression import Codec, compress
 from kwire.wire.errors import ApiError, ErrorCode
 from tests.broker.storage.log_harness import NOW_MS, batch
 
@@ -124,6 +134,79 @@ def test_log_append_time_flag_of_a_producer_is_cleared() -> None:
 def test_log_append_time_flag_is_rejected_for_log_append_time_topics() -> None:
     error = error_of(with_field(batch(b"a"), 21, ">h", 8), APPEND_TIME)
     assert error.code == ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
+@pytest.mark.parametrize("claimed", [-1, 0, NOW_MS, 1 << 62])
+def test_max_timestamp_is_computed_from_the_records(codec: Codec, claimed: int) -> None:
+    sent = build([(NOW_MS + each, None, b"v", []) for each in (0, 500, -500)], codec=codec)
+    struct.pack_into(">q", sent, 35, claimed)
+    update_crc(sent, 0, len(sent))
+    taken = validate_batch(sent)
+    assert taken.header.max_timestamp == NOW_MS + 500
+    assert crc_is_valid(taken.data, 0, taken.header)
+    assert [record.timestamp for record in contents(taken)] == [NOW_MS, NOW_MS + 500, NOW_MS - 500]
+
+
+def test_max_timestamp_in_the_header_does_not_pass_a_record_out_of_bounds() -> None:
+    sent = build([(NOW_MS + 2 * HOUR_MS, None, b"v", [])])
+    struct.pack_into(">q", sent, 35, NOW_MS)
+    assert error_of(with_field(memoryview(sent), 35, ">q", NOW_MS)).code == ErrorCode.INVALID_TIMESTAMP
+
+
+def test_unknown_attributes_are_cleared_with_the_max_timestamp() -> None:
+    """As in Kafka, which keeps them in a batch that it does not change."""
+    kept = validate_batch(with_field(batch(b"a"), 21, ">h", 0x4080))
+    assert kept.header.attributes == 0x4080
+    sent = with_field(batch(b"a"), 21, ">h", 0x4080)
+    assert validate_batch(with_field(sent, 35, ">q", 5)).header.attributes == 0
+
+
+def test_offset_deltas_of_uncompressed_records_are_not_checked() -> None:
+    """Observed in Apache Kafka, as are the next two tests (interop/test_batch_validation.py)."""
+    sent = with_offset_deltas(0, 5)
+    assert [record.offset for record in contents(validate_batch(sent))] == [0, 5]
+
+
+def test_offset_deltas_of_compressed_records_must_count_up() -> None:
+    error = error_of(with_offset_deltas(0, 5, codec=Codec.GZIP))
+    assert error.code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_recompression_renumbers_records() -> None:
+    taken = validate_batch(with_offset_deltas(0, 5), CONFIG._replace(compression_type="zstd"))
+    assert [record.offset for record in contents(taken)] == [0, 1]
+
+
+def with_offset_deltas(*deltas: int, codec: Codec = Codec.NONE) -> bytearray:
+    """Return a batch of records with these offset deltas, whose header claims that they count up from 0."""
+    last = len(deltas) - 1
+    return build([(NOW_MS, None, b"v", [])] * len(deltas), codec=codec, offset_deltas=[*deltas, last])
+
+
+HEADERS = {
+    "header without a key": "04 01 01",
+    "negative header count": "35",
+    "header count beyond the record": "78",
+    "header key of a negative length": "02 7b 00",
+    "header key beyond the record": "02 64 61 62",
+    "bytes after the headers": "00 00 00",
+}
+
+
+@pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
+@pytest.mark.parametrize("headers", HEADERS.values(), ids=list(HEADERS))
+@pytest.mark.parametrize("producer_id", [-1, 7], ids=["plain", "idempotent"])
+def test_malformed_headers_are_an_invalid_record(headers: str, codec: Codec, producer_id: int) -> None:
+    record = bytes.fromhex("00 00 00 01 02 76") + bytes.fromhex(headers)
+    payload = bytes([2 * len(record)]) + record
+    sent = build(
+        [(NOW_MS, None, b"v", [])], codec=codec, producer_id=producer_id, producer_epoch=0, base_sequence=0
+    )
+    sent = sent[:HEADER_BYTES] + compress(codec, payload)
+    struct.pack_into(">i", sent, LENGTH_AT, len(sent) - LOG_OVERHEAD_BYTES)
+    update_crc(sent, 0, len(sent))
+    assert error_of(sent).code == ErrorCode.INVALID_RECORD
 
 
 # --- what is refused whole
@@ -239,7 +322,13 @@ def test_compacted_topic_rejects_records_without_a_key() -> None:
     assert isinstance(error, RecordErrors)
     assert error.code == ErrorCode.INVALID_RECORD
     assert [index for index, _ in error.records] == [1, 3]
-    assert error.records[0][1] == "Compacted topic cannot accept message without key in t-0."
+    reason = "Compacted topic cannot accept message without key in topic partition t-0"
+    assert error.records[0][1] == reason
+    assert error.message == (
+        "One or more records have been rejected due to 2 record errors in total, and only showing the first "
+        f"three errors at most: [RecordError(batchIndex=1, message='{reason}'), "
+        f"RecordError(batchIndex=3, message='{reason}')]"
+    )
 
 
 @pytest.mark.parametrize(

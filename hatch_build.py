@@ -1,0 +1,65 @@
+"""The build hook that compiles the native record scan, where a C compiler and Python's headers are present.
+
+Without them the wheel has no native code, and kwire uses the same function in Python (docs/decisions/0002).
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+MODULE = "kwire.wire._record_scan"
+SOURCE = "kwire/wire/_record_scan.c"
+LIBRARY = "kwire/wire/_record_scan.abi3.so"
+
+
+class NativeBuildHook(BuildHookInterface[Any]):
+    """Adds the library to a wheel, or builds it in the source tree for an editable installation."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build the library. `version` is "standard" or "editable". `build_data` describes the wheel."""
+        root = Path(self.root)
+        if version == "editable":
+            (root / LIBRARY).unlink(missing_ok=True)
+        self._directory = tempfile.TemporaryDirectory()
+        library = compile_library(root, Path(self._directory.name))
+        if library is None:
+            self.app.display_warning("built without native code: no C compiler, or no headers of Python")
+            return
+        if version == "editable":
+            (root / LIBRARY).write_bytes(library.read_bytes())
+            return
+        build_data["force_include"][str(library)] = LIBRARY
+        build_data["pure_python"] = False
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"cp311-abi3-{platform}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the temporary directory."""
+        self._directory.cleanup()
+
+
+def compile_library(root: Path, directory: Path) -> Path | None:
+    """Compile the library in `directory` and return its path, or None if that fails."""
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+    from setuptools.errors import BaseError, CCompilerError
+
+    extension = Extension(MODULE, [str(root / SOURCE)], py_limited_api=True)
+    command = build_ext(Distribution({"name": "kwire", "ext_modules": [extension]}))
+    command.build_lib = str(directory)
+    command.build_temp = str(directory / "temp")
+    try:
+        command.ensure_finalized()
+        command.run()
+    except (BaseError, CCompilerError, OSError) as error:
+        print(f"cannot compile {SOURCE}: {error}", file=sys.stderr)
+        return None
+    return directory / LIBRARY

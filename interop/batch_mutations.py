@@ -1,0 +1,172 @@
+"""Random batches, valid and damaged: records, the options of each codec, changed bytes and headers."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import lz4.frame
+import snappy
+import zstandard
+
+from interop.batches import BASE_TIMESTAMP, Batch, Record, encode_record
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+HOUR_MS = 3_600_000
+NO_LIMIT_MS = 2**63 - 1
+XERIAL_HEADER = b"\x82SNAPPY\0" + b"\0\0\0\1" + b"\0\0\0\1"
+BYTES_WITH_MEANING = b"\x00\x01\x02\x7e\x7f\x80\x81\xfe\xff"
+
+
+@dataclass(frozen=True)
+class TopicConfig:
+    """The configurations of a topic that its validation of batches depends on."""
+
+    compression: str = "producer"
+    timestamp_type: str = "CreateTime"
+    before_max_ms: int = NO_LIMIT_MS
+    after_max_ms: int = HOUR_MS
+    compact: bool = False
+
+
+def random_topic(random: Random) -> TopicConfig:
+    """Return Kafka's default configurations half of the time."""
+    if random.random() < 0.5:
+        return TopicConfig()
+    return TopicConfig(
+        random.choice(["producer", "producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]),
+        random.choice(["CreateTime", "CreateTime", "LogAppendTime"]),
+        random.choice([NO_LIMIT_MS, NO_LIMIT_MS, 60_000]),
+        random.choice([HOUR_MS, NO_LIMIT_MS]),
+        random.random() < 0.3,
+    )
+
+
+def random_batch(random: Random, codec: int) -> bytes:
+    """Return a batch with a correct CRC. One in five has no fault."""
+    records = [_record(random) for _ in range(random.choice([1, 1, 2, 3, 8, 30]))]
+    fault = random.choice(["none", "records", "stream", "stream", "header"])
+    plain = b"".join(encode_record(record, index) for index, record in enumerate(records))
+    if fault == "records":
+        plain = mutate(random, plain)
+    payload = compress(random, codec, plain)
+    if fault == "stream":
+        payload = mutate(random, payload)
+    batch = Batch(records, attributes=codec, payload=payload)
+    if fault == "header":
+        for name, value in random.sample(_header_faults(random, len(records)), random.choice([1, 1, 2])):
+            setattr(batch, name, value)
+        batch.attributes = batch.attributes & ~7 | codec
+        if batch.max_timestamp is None:
+            batch.max_timestamp = BASE_TIMESTAMP
+    return batch.encode()
+
+
+def _record(random: Random) -> Record:
+    if random.random() < 0.3:
+        return Record(b"v" * random.randrange(40))
+    return Record(
+        random.choice([None, b"", random.randbytes(random.randrange(200))]),
+        random.choice([None, b"", b"key"]),
+        [
+            (random.choice(["", "a", "id", "ü"]), random.choice([None, b"", b"value"]))
+            for _ in range(random.choice([0, 0, 1, 3]))
+        ],
+        random.choice([0, 0, 1, -1, 1000, -120_000, 2 * HOUR_MS]),
+    )
+
+
+def _header_faults(random: Random, count: int) -> list[tuple[str, Any]]:
+    timestamps = [-1, -2, 0, BASE_TIMESTAMP, BASE_TIMESTAMP - 10**6, BASE_TIMESTAMP + 10**8, 2**62, -(2**62)]
+    return [
+        ("max_timestamp", random.choice(timestamps)),
+        ("base_timestamp", random.choice(timestamps)),
+        ("records_count", random.choice([0, -1, count - 1, count + 1])),
+        ("last_offset_delta", random.choice([-1, 0, count, 2**31 - 1])),
+        ("attributes", random.choice([8, 0x10, 0x20, 0x40, 0x80, 0x4000])),
+        ("producer_id", 5),
+    ]
+
+
+def compress(random: Random, codec: int, plain: bytes) -> bytes:
+    """Compress the bytes with random options of the codec, including some that no client uses."""
+    if codec == GZIP:
+        members = [plain] if random.random() < 0.8 else [plain[: len(plain) // 2], plain[len(plain) // 2 :]]
+        return b"".join(_gzip(random, member) for member in members)
+    if codec == SNAPPY:
+        return _snappy(random, plain)
+    if codec == LZ4:
+        return bytes(
+            lz4.frame.compress(
+                plain,
+                block_size=random.choice([lz4.frame.BLOCKSIZE_MAX64KB, lz4.frame.BLOCKSIZE_MAX256KB]),
+                block_linked=random.random() < 0.2,
+                content_checksum=random.random() < 0.3,
+                block_checksum=random.random() < 0.3,
+                store_size=random.random() < 0.3,
+            )
+        )
+    if codec == ZSTD:
+        frames = [plain] if random.random() < 0.8 else [plain[:5], plain[5:]]
+        options: dict[str, Any] = {
+            "level": random.choice([1, 3, 9]),
+            "write_checksum": random.random() < 0.3,
+            "write_content_size": random.random() < 0.7,
+        }
+        return b"".join(zstandard.ZstdCompressor(**options).compress(frame) for frame in frames)
+    return plain
+
+
+def _gzip(random: Random, plain: bytes) -> bytes:
+    compressor = zlib.compressobj(random.choice([1, 6, 9]), zlib.DEFLATED, -15)
+    header = bytearray(b"\x1f\x8b\x08\0\0\0\0\0\0\xff")
+    if random.random() < 0.3:
+        header[3] = random.choice([0x04, 0x08, 0x10, 0x02, 0x1E])
+        if header[3] & 0x04:
+            header += b"\3\0abc"
+        if header[3] & 0x08:
+            header += b"name\0"
+        if header[3] & 0x10:
+            header += b"comment\0"
+        if header[3] & 0x02:
+            header += (zlib.crc32(header) & 0xFFFF).to_bytes(2, "little")
+    body = compressor.compress(plain) + compressor.flush()
+    return bytes(header) + body + zlib.crc32(plain).to_bytes(4, "little") + len(plain).to_bytes(4, "little")
+
+
+def _snappy(random: Random, plain: bytes) -> bytes:
+    if random.random() < 0.3:
+        return bytes(snappy.compress(plain))
+    size = random.choice([20, 1000, 32_768])
+    stream = bytearray(XERIAL_HEADER)
+    for at in range(0, len(plain), size):
+        if random.random() < 0.05:
+            stream += XERIAL_HEADER
+        block = snappy.compress(plain[at : at + size])
+        stream += len(block).to_bytes(4, "big") + block
+    return bytes(stream)
+
+
+def mutate(random: Random, data: bytes) -> bytes:
+    """Change, insert, remove, repeat or append a few bytes."""
+    changed = bytearray(data)
+    for _ in range(random.choice([1, 1, 1, 2, 4])):
+        at = random.randrange(len(changed) + 1)
+        kind = random.randrange(8)
+        if kind in (0, 1) and at < len(changed):
+            changed[at] ^= 1 << random.randrange(8)
+        elif kind == 2 and at < len(changed):
+            changed[at] = random.choice(BYTES_WITH_MEANING)
+        elif kind == 3:
+            changed[at:at] = random.randbytes(random.choice([1, 2, 4, 11]))
+        elif kind == 4:
+            del changed[at : at + random.choice([1, 2, 4, 11])]
+        elif kind == 5:
+            del changed[at:]
+        elif kind == 6:
+            changed += random.choice([b"\0", random.randbytes(random.randrange(1, 40)), bytes(changed)])
+        else:
+            changed[at:at] = b"\xff" * random.choice([1, 4, 5, 9, 10])
+    return bytes(changed)
