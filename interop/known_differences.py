@@ -10,9 +10,6 @@ FEATURE = "kwire advertises a feature once it implements the feature completely"
 PRODUCER_SNAPSHOT = (
     "kwire keeps the producer snapshot at the log start, so that a second crash changes nothing"
 )
-NOT_PARSED = (
-    "kwire checks where records end but does not parse them when they are produced: docs/decisions/0002"
-)
 CONTROLLED_SHUTDOWN = "a broker registers again at once after a controlled shutdown: docs/decisions/0016"
 SHUTTING_DOWN = (
     "a broker in controlled shutdown is not unfenced in the same registration: docs/decisions/0016"
@@ -30,8 +27,6 @@ KNOWN: list[tuple[str, str, str]] = [
     ("raw_frames.api_versions", "*/ApiKeys/*", NOT_IMPLEMENTED),
     ("raw_frames.api_versions", "*/SupportedFeatures/*", FEATURE),
     ("raw_frames.api_versions", "*/FinalizedFeatures/*", FEATURE),
-    ("raw_produce.invalid_batches", "/record with */*", NOT_PARSED),
-    ("raw_produce.invalid_batches", "/log", NOT_PARSED),
     (
         "raw_produce.invalid_batches",
         "/null",

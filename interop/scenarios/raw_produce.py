@@ -9,9 +9,11 @@ import time
 from random import Random
 from typing import Any
 
+import lz4.frame
+import snappy
 import zstandard
 
-from interop.batches import BASE_TIMESTAMP, Batch, Record, old_message_set
+from interop.batches import BASE_TIMESTAMP, Batch, Record, encode_record, old_message_set
 from interop.brokers import Broker
 from interop.raw import comparable, create_topic, fetch, produce
 from interop.raw_client import RawClient
@@ -46,6 +48,7 @@ def invalid_batches(broker: Broker) -> Any:
         create_topic(client, topic)
     good = Batch().encode()
     two = [Record(b"a"), Record(b"b")]
+    plain = b"".join(encode_record(record, index) for index, record in enumerate(two))
     attempts: dict[str, bytes | None] = {
         "good": good,
         "null": None,
@@ -106,6 +109,32 @@ def invalid_batches(broker: Broker) -> Any:
         "varint of six bytes": Batch(payload=b"\xff\xff\xff\xff\xff\x7f").encode(),
         "producer id without epoch": Batch(producer_id=5).encode(),
         "producer epoch without sequence": Batch(producer_id=5, producer_epoch=0).encode(),
+        "record with a negative number of headers": Batch(payload=b"\x0c\0\0\0\1\1\x35").encode(),
+        "record with a header key of a negative length": Batch(payload=b"\x12\0\0\0\1\1\2\x7b\0\0").encode(),
+        "record with a header key past its end": Batch(payload=b"\x12\0\0\0\1\1\2\x64ab").encode(),
+        "record with a key of -5 bytes": Batch(payload=b"\x0c\0\0\0\x09\1\0").encode(),
+        "records with two timestamps out of range": Batch(
+            [Record(), Record(timestamp_delta=10**14), Record(timestamp_delta=10**15)]
+        ).encode(),
+        "no max timestamp": Batch([Record(), Record(timestamp_delta=7)], max_timestamp=-1).encode(),
+        "no max timestamp, gzip": Batch(two, attributes=1, max_timestamp=-1).encode(),
+        "gzip, offset deltas with a gap": Batch([Record(), Record(offset_delta=2)], attributes=1).encode(),
+        "gzip, record with a header without a name": Batch(
+            attributes=1, payload=gzip.compress(b"\x10\0\0\0\1\1\2\1\1", mtime=0)
+        ).encode(),
+        "gzip in two members": Batch(
+            two, attributes=1, payload=gzip.compress(plain[:3], mtime=0) + gzip.compress(plain[3:], mtime=0)
+        ).encode(),
+        "gzip with bytes after it": Batch(
+            two, attributes=1, payload=gzip.compress(plain, mtime=0) + b"rest"
+        ).encode(),
+        "snappy in one block": Batch(two, attributes=2, payload=snappy.compress(plain)).encode(),
+        "lz4 with independent blocks": Batch(
+            two, attributes=3, payload=lz4.frame.compress(plain, block_linked=False)
+        ).encode(),
+        "lz4 with linked blocks": Batch(
+            two, attributes=3, payload=lz4.frame.compress(plain, block_linked=True)
+        ).encode(),
         "null value": Batch([Record(value=None)]).encode(),
         "headers": Batch([Record(headers=[("a", b"1"), ("a", None), ("", b"")])]).encode(),
     }

@@ -40,7 +40,7 @@ TOOLS = {
     "groups": "list, describe and delete consumer groups, and reset their offsets",
     "configs": "describe and alter the configuration of topics, brokers and groups",
     "transactions": "list and describe transactions, and abort hanging ones",
-    "logs": "describe the log directories of brokers, and move replicas between them",
+    "logs": "describe and verify log directories, and move replicas between them",
     "users": "manage users that authenticate with SCRAM",
     "tokens": "create, renew and expire delegation tokens",
     "dump": "print and check the files of a data directory, without a broker",

@@ -290,7 +290,9 @@ def _lz4_frame_header(view: memoryview) -> tuple[int, int, bool, bool]:
     flags, descriptor = view[4], view[5]
     block_size_code = descriptor >> 4
     if flags & LZ4_FIXED_FLAGS != LZ4_VERSION_1 | LZ4_INDEPENDENT_BLOCKS:
-        raise CompressionError("lz4: the frame has an unsupported version, linked blocks or a dictionary")
+        if flags & LZ4_FIXED_FLAGS == LZ4_VERSION_1:
+            raise CompressionError("lz4: the frame has linked blocks, which no Java client can read")
+        raise CompressionError("lz4: the frame has an unknown version or a dictionary")
     if descriptor & 0x8F or not 4 <= block_size_code <= 7:
         raise CompressionError("lz4: the frame has an invalid block size")
     position = 6 + (8 if flags & LZ4_CONTENT_SIZE else 0)

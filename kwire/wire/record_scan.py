@@ -57,6 +57,20 @@ class Rejection(IntEnum):
     TIMESTAMP_OUT_OF_RANGE = 1
 
 
+_PROBLEM_TEXTS: Final = {
+    Problem.RECORD_MISSING: "The records end before record {0}",
+    Problem.LENGTH_INCOMPLETE: "The length of record {0} is incomplete",
+    Problem.LENGTH_TOO_LONG: "The length of record {0} has more than 5 bytes",
+    Problem.LENGTH_NEGATIVE: "The length of record {0} is negative",
+    Problem.RECORD_TRUNCATED: "Record {0} is longer than the batch",
+    Problem.FIELD_INVALID: "A field of record {0} is longer than the record",
+    Problem.HEADER_COUNT_INVALID: "Record {0} has an invalid number of headers",
+    Problem.HEADER_KEY_MISSING: "Record {0} has a header without a key",
+    Problem.BYTES_AFTER_HEADERS: "Record {0} has bytes after its last header",
+    Problem.BYTES_AFTER_RECORDS: "Bytes follow the {0} records that the header counts",
+}
+
+
 class RecordScan(NamedTuple):
     """The result of a scan."""
 
@@ -73,6 +87,11 @@ class RecordScan(NamedTuple):
     """Whether a record was rejected because of its timestamp."""
     rejected: list[tuple[int, int, int, int]]
     """Index, Rejection, timestamp and offset delta of the first MAX_REJECTED rejected records."""
+
+    @property
+    def problem_text(self) -> str:
+        """The problem as a sentence without a full stop; empty without a problem."""
+        return _PROBLEM_TEXTS.get(Problem(self.problem), "").format(self.records_count)
 
 
 class _Invalid(Exception):
@@ -115,7 +134,7 @@ def scan_in_python(
                     max_timestamp = timestamp
                 continue
             if rejected_count < MAX_REJECTED:
-                rejected.append((index, reason, timestamp, offset_delta))
+                rejected.append((index, int(reason), timestamp, offset_delta))
             rejected_count += 1
             index += 1
         if at != end:
@@ -123,7 +142,7 @@ def scan_in_python(
     except _Invalid as error:
         problem = error.problem
     return RecordScan(
-        problem, index, max_timestamp, is_sequential, rejected_count, has_wrong_timestamp, rejected
+        int(problem), index, max_timestamp, is_sequential, rejected_count, has_wrong_timestamp, rejected
     )
 
 

@@ -1,4 +1,4 @@
-"""`kwire logs`: describe the log directories of brokers, and move replicas between them."""
+"""`kwire logs`: describe the log directories of brokers, move replicas between them, verify their logs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from kwire.cli.files.verify import verify_logs
 from kwire.cli.shared.actions import Actions
 from kwire.cli.shared.command_client import CommandClient
 from kwire.cli.shared.command_error import CommandError
@@ -28,7 +29,9 @@ from kwire.wire.messages.describe_log_dirs import (
 
 
 def parser(name: str) -> ArgumentParser:
-    parser = command_parser(name, "Describe the log directories of brokers, and move replicas between them.")
+    parser = command_parser(
+        name, "Describe the log directories of brokers, move replicas between them, and verify logs."
+    )
     actions = Actions(parser)
     list_ = actions.add("list", _list, "List log directories.", "kwire logs list --broker 1")
     describe = actions.add(
@@ -56,6 +59,18 @@ def parser(name: str) -> ArgumentParser:
     move.add_argument("--partition", type=int, required=True, metavar="N", help="the partition")
     move.add_argument("--broker", type=int, required=True, metavar="ID", help="the broker with the replica")
     move.add_argument("--to", required=True, metavar="DIR", help="the directory, as in the broker's log.dirs")
+    verify = actions.add_offline(
+        "verify",
+        verify_logs,
+        "Find batches that Kafka's clients or Apache Kafka cannot read, without a broker.",
+        "kwire logs verify kwire-data",
+    )
+    verify.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="a data directory, a partition's directory or a segment (.log)",
+    )
     return parser
 
 

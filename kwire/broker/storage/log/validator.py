@@ -340,26 +340,10 @@ def _check_with_one_timestamp(
     return max(timestamp, NO_TIMESTAMP)
 
 
-_PROBLEMS: Final = {
-    Problem.RECORD_MISSING: "The records end before record {0}",
-    Problem.LENGTH_INCOMPLETE: "The length of record {0} is incomplete",
-    Problem.LENGTH_TOO_LONG: "The length of record {0} has more than 5 bytes",
-    Problem.LENGTH_NEGATIVE: "The length of record {0} is negative",
-    Problem.RECORD_TRUNCATED: "Record {0} is longer than the batch",
-    Problem.FIELD_INVALID: "A field of record {0} is longer than the record",
-    Problem.HEADER_COUNT_INVALID: "Record {0} has an invalid number of headers",
-    Problem.HEADER_KEY_MISSING: "Record {0} has a header without a key",
-    Problem.BYTES_AFTER_HEADERS: "Record {0} has bytes after its last header",
-    Problem.BYTES_AFTER_RECORDS: "Bytes follow the {0} records that the header counts",
-}
-
-
 def _unreadable(found: RecordScan, codec: Codec) -> CorruptBatch:
-    problem = Problem(found.problem)
-    text = _PROBLEMS[problem].format(found.records_count)
-    if problem == Problem.LENGTH_TOO_LONG and codec == Codec.NONE:
-        return UnreadableBatch(text)
-    return CorruptBatch(text)
+    if found.problem == Problem.LENGTH_TOO_LONG and codec == Codec.NONE:
+        return UnreadableBatch(found.problem_text)
+    return CorruptBatch(found.problem_text)
 
 
 def _rejected_records(found: RecordScan, config: LogConfig, now_ms: int, partition: str) -> RecordErrors:

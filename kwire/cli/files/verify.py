@@ -1,0 +1,90 @@
+"""`kwire logs verify`: find the batches in segment files that Kafka's clients or Apache Kafka cannot read."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+
+from kwire.broker.storage.log.scan import InvalidBatch, LegacyFormat, WholeBatch, scan_batches
+from kwire.broker.storage.log.validator import MAX_INT64, MIN_INT64
+from kwire.cli.files.segment_files import open_read_only
+from kwire.cli.shared.command_error import CommandError
+from kwire.cli.shared.output import RED, Output, Row
+from kwire.client.consumer import MAX_BATCH_BYTES
+from kwire.wire.batch import CorruptBatch, crc_is_valid, decompress_records, read_header
+from kwire.wire.record_scan import scan
+
+SEGMENT = ".log"
+
+
+def verify_logs(options: Namespace, output: Output) -> int:
+    """Check each batch of the segments below the given paths. Return 1 if a batch cannot be read."""
+    rows: list[Row] = []
+    batches = 0
+    with output.progress("batches") as progress:
+        for path in (path for given in options.paths for path in _segments(given)):
+            for problem in _problems(path):
+                if problem is not None:
+                    rows.append(problem)
+                batches += 1
+                progress.update(batches)
+    output.show(rows, empty=f"all {batches} batches can be read", color=lambda row: RED)
+    return 1 if rows else 0
+
+
+def _segments(path: str) -> Iterator[str]:
+    """Yield the segment at `path`, or all segments below it. Raises CommandError if there is none."""
+    if not os.path.isdir(path):
+        if not path.endswith(SEGMENT):
+            raise CommandError(f"{path} is no segment: give a directory or a file with the suffix {SEGMENT}")
+        yield path
+        return
+    found = sorted(
+        os.path.join(directory, name)
+        for directory, _, names in os.walk(path)
+        for name in names
+        if name.endswith(SEGMENT) and name[: -len(SEGMENT)].isdecimal()
+    )
+    if not found:
+        raise CommandError(f"{path} has no segments: give a data directory or a partition's directory")
+    yield from found
+
+
+def _problems(path: str) -> Iterator[Row | None]:
+    """Yield the problem of each batch of a segment, or None for a batch that can be read."""
+
+    def problem(offset: int | None, position: int, text: str) -> Row:
+        return {"segment": path, "base_offset": offset, "position": position, "problem": text}
+
+    file = open_read_only(path)
+    position = 0
+    try:
+        for batch in scan_batches(file, 0, file.size()):
+            text = _problem_of(batch)
+            yield problem(batch.location.base_offset, batch.location.position, text) if text else None
+            position = batch.location.next_position
+    except (InvalidBatch, LegacyFormat) as error:
+        if _is_preallocated(path, position):
+            return
+        yield problem(None, position, str(error))
+
+
+def _problem_of(batch: WholeBatch) -> str:
+    """Return why the batch cannot be read, or an empty text."""
+    header = read_header(batch.buffer, batch.at)
+    if not crc_is_valid(batch.buffer, batch.at, header):
+        return "the CRC is wrong"
+    try:
+        payload = decompress_records(batch.buffer, batch.at, header, MAX_BATCH_BYTES)
+    except CorruptBatch as error:
+        return str(error)
+    found = scan(payload, header.records_count, header.base_timestamp, MIN_INT64, MAX_INT64, False)
+    return found.problem_text
+
+
+def _is_preallocated(path: str, position: int) -> bool:
+    """Return whether only zeros follow, as in a segment that Apache Kafka has preallocated."""
+    with open(path, "rb") as file:
+        file.seek(position)
+        return not any(any(chunk) for chunk in iter(lambda: file.read(1 << 20), b""))
