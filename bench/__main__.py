@@ -14,6 +14,7 @@ from collections.abc import Callable
 from bench import (
     archive,
     cluster,
+    codecs,
     compaction,
     console,
     flush,
@@ -34,6 +35,7 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "start": start.measure,
     "throughput": throughput.measure,
     "latency": latency.measure,
+    "codecs": codecs.measure,
     "flush": flush.measure,
     "partitions": partitions.measure,
     "compaction": compaction.measure,
@@ -47,6 +49,7 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "quorum": quorum.measure,
 }
 LONG = {
+    "codecs",
     "partitions",
     "compaction",
     "console",

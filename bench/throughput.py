@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from random import Random
 from typing import Protocol
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -101,16 +103,19 @@ def produce(
     seconds: float,
     partitions: int = PARTITIONS,
     limit: int = sys.maxsize,
+    compression: str = "none",
 ) -> tuple[int, float]:
     """Produce records of `size` bytes for `seconds`, or until `limit` records are sent.
 
+    Without compression all records are equal. With compression they are random words, so that batches shrink
+    to about a third.
     Returns the number of acknowledged records, and the seconds until the last acknowledgement. The last batch
     may exceed `limit`. Raises RuntimeError if a record is not acknowledged within TIMEOUT_SECONDS.
     """
-    producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER, "compression.type": compression})
     producer.list_topics(topic, timeout=30)  # so that the client knows the leaders when the time starts
-    message = {"value": bytes(range(33, 123)) * (size // 90) + b"x" * (size % 90)}
-    batches = [[dict(message) for _ in range(BATCH)] for _ in range(partitions)]
+    values = _values(size, compression)
+    batches = [[{"value": next(values)} for _ in range(BATCH)] for _ in range(partitions)]
     sent, turn = 0, 0
     begun = time.perf_counter()
     while sent < limit and time.perf_counter() - begun < seconds:
@@ -123,6 +128,17 @@ def produce(
     if producer.flush(TIMEOUT_SECONDS):
         raise RuntimeError(f"{broker.name} did not acknowledge everything in {TIMEOUT_SECONDS:.0f} s")
     return sent, time.perf_counter() - begun
+
+
+def _values(size: int, compression: str) -> Iterator[bytes]:
+    """Yield values of `size` bytes."""
+    random = Random(1)
+    words = [b"%x" % random.getrandbits(40) for _ in range(500)]
+    while True:
+        if compression == "none":
+            yield bytes(range(33, 123)) * (size // 90) + b"x" * (size % 90)
+        else:
+            yield b" ".join(random.choices(words, k=size // 9 + 1))[:size]
 
 
 def consume(broker: Target, topic: str, count: int, partitions: int = PARTITIONS) -> float:

@@ -26,6 +26,8 @@ MAX_REJECTED: Final = 65_536
 _32_BITS: Final = (1 << 32) - 1
 _64_BITS: Final = (1 << 64) - 1
 _SIGN: Final = 1 << 63
+_MIN_THREE_BYTES: Final = 1 << 14
+"""What the reader of two bytes makes of a varint of three or more: the second byte has its highest bit."""
 
 
 class Problem(IntEnum):
@@ -119,8 +121,11 @@ def scan_in_python(
     rejected: list[tuple[int, int, int, int]] = []
     try:
         while index < count:
-            stop, at = _read_length(data, at, end)
-            timestamp_delta, offset_delta, has_key, at = _read_fields(data, at, stop)
+            fields = _read_small(data, at, end)
+            if fields is None:
+                stop, at = _read_length(data, at, end)
+                fields = _read_fields(data, at, stop)
+            timestamp_delta, offset_delta, has_key, at = fields
             is_sequential = is_sequential and offset_delta == index
             timestamp = ((base_timestamp + timestamp_delta + _SIGN) & _64_BITS) - _SIGN
             if keys_required and not has_key:
@@ -144,6 +149,50 @@ def scan_in_python(
     return RecordScan(
         int(problem), index, max_timestamp, is_sequential, rejected_count, has_wrong_timestamp, rejected
     )
+
+
+def _read_small(data: bytes, at: int, end: int) -> tuple[int, int, bool, int] | None:
+    """Read a record without headers whose varints have one or two bytes, as `_read_fields` does.
+
+    Returns None for any other record. Nearly all records are small, and this takes a third of the time.
+    """
+    try:
+        length = data[at]
+        if length > 0x7F:
+            at += 1
+            length = length & 0x7F | data[at] << 7
+        stop = at + 1 + (length >> 1)
+        timestamp = data[at + 2]
+        at += 3
+        if timestamp > 0x7F:
+            timestamp = timestamp & 0x7F | data[at] << 7
+            at += 1
+        offset = data[at]
+        at += 1
+        if offset > 0x7F:
+            offset = offset & 0x7F | data[at] << 7
+            at += 1
+        key = data[at]
+        at += 1
+        if key > 0x7F:
+            key = key & 0x7F | data[at] << 7
+            at += 1
+        if not key & 1:
+            at += key >> 1
+        value = data[at]
+        at += 1
+        if value > 0x7F:
+            value = value & 0x7F | data[at] << 7
+            at += 1
+        if not value & 1:
+            at += value >> 1
+        if data[at] or at + 1 != stop:
+            return None
+    except IndexError:
+        return None
+    if length & 1 or stop > end or (length | timestamp | offset | key | value) >= _MIN_THREE_BYTES:
+        return None
+    return (timestamp >> 1) ^ -(timestamp & 1), (offset >> 1) ^ -(offset & 1), not key & 1, stop
 
 
 def _read_length(data: bytes, at: int, end: int) -> tuple[int, int]:
