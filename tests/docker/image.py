@@ -48,7 +48,7 @@ OFFLINE = {
     "PIP_ROOT_USER_ACTION": "ignore",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
-BACKEND = Requirement("hatchling")
+BUILD_REQUIREMENTS = (Requirement("hatchling"), Requirement("setuptools"))
 
 
 class Image(NamedTuple):
@@ -110,21 +110,33 @@ def bind(root: Path, path: Path) -> None:
 
 
 def build(root: Path) -> Image:
-    """Build the image. Raise CalledProcessError for a failed step, FileNotFoundError for a COPY."""
+    """Build the image. Raise CalledProcessError for a failed step, FileNotFoundError for a COPY.
+
+    Only the last stage has its root in `root`. The stages before it have roots beside it.
+    """
     context = Context(TOP, DOCKERFILE.with_name("Dockerfile.dockerignore").read_text())
+    steps = read_steps(DOCKERFILE.read_text())
+    last = max(number for number, step in enumerate(steps) if step.instruction == "FROM")
+    stages: dict[str, Path] = {}
     image = Image(root, {"PATH": PATH}, 0, 0, [], [], [])
-    for step in read_steps(DOCKERFILE.read_text()):
-        image = _apply_step(image, step, context)
+    for number, step in enumerate(steps):
+        if step.instruction == "FROM":
+            name = step.words[-1]
+            stages[name] = root if number == last else root.with_name(f"{root.name}-{name}")
+            stages[name].mkdir(exist_ok=True)
+            image = image._replace(root=stages[name])
+        image = _apply_step(image, step, context, stages)
     shutil.rmtree(root / "wheels")
     return image
 
 
-def _apply_step(image: Image, step: Step, context: Context) -> Image:
+def _apply_step(image: Image, step: Step, context: Context, stages: dict[str, Path]) -> Image:
     match step.instruction:
         case "FROM":
             make_root(image.root)
-            for package in with_dependencies(BACKEND):
-                make_wheel(package, image.root / "wheels")
+            for requirement in BUILD_REQUIREMENTS:
+                for package in with_dependencies(requirement):
+                    make_wheel(package, image.root / "wheels")
         case "RUN":
             subprocess.run(
                 ["chroot", f"--userspec={image.uid}:{image.gid}", image.root, "/bin/sh", "-c", step.text],
@@ -134,7 +146,12 @@ def _apply_step(image: Image, step: Step, context: Context) -> Image:
                 stdout=subprocess.DEVNULL,
             )
         case "COPY":
-            _copy(image, step, context)
+            if "from" in step.options:
+                source, target = step.words
+                origin = stages[step.options["from"]] / source.lstrip("/")
+                shutil.copytree(origin, image.root / target.lstrip("/"), dirs_exist_ok=True)
+            else:
+                _copy(image, step, context)
         case "ENV":
             return image._replace(
                 environment=image.environment | dict(word.split("=", 1) for word in step.words)

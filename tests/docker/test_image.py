@@ -37,7 +37,7 @@ def test_dockerfile_steps_are_parsed() -> None:
 def test_build_context_excludes_earlier_builds() -> None:
     context = Context(TOP, DOCKERFILE.with_name("Dockerfile.dockerignore").read_text())
     for step in read_steps(DOCKERFILE.read_text()):
-        if step.instruction == "COPY":
+        if step.instruction == "COPY" and "from" not in step.options:
             for source in step.words[:-1]:
                 assert context.find(source).exists()
     for name in (".venv", "tests/docker", "docker/README.md", "kwire/broker/__pycache__"):
