@@ -83,6 +83,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "interop",
         *WITH_NET,
     },
+    # Compares the validation of batches with that of Apache Kafka's classes, without a broker.
+    "interop.test_batch_validation": {"interop", "kwire.wire", "kwire.broker.storage"},
     # Reads segment files without a broker.
     "interop.test_segment_source": {"interop", "kwire.wire", "kwire.broker.storage", "kwire.pipeline"},
     "bench": {"kwire.pipeline"},  # measures the jobs as a library
@@ -91,7 +93,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """Permitted imports of each package, besides itself. Imports run downwards only."""
 
 THIRD_PARTY: dict[str, set[str]] = {
-    "kwire.wire": {"crc32c", "lz4", "snappy", "zstandard"},
+    "kwire.wire": {"crc32c", "lz4", "snappy", "xxhash", "zstandard"},
     "kwire.wire.columns": {"numpy", "pyarrow"},
     "kwire.broker.storage": {"crc32c"},
     "kwire.broker.metadata": {"re2"},
@@ -104,6 +106,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.cli": {"trio"},
     "kwire.testing.plugin": {"pytest"},
     "interop.test_peer_connections": {"pytest", "trio"},
+    "interop.test_batch_validation": {"pytest"},
 }
 """Third-party packages that each package may use. Independent programs may use any."""
 

@@ -259,7 +259,7 @@ OLD_MS, LATE_MS = 1_700_000_000_000, 1_700_100_000_000
 @pytest.mark.parametrize(
     ("found", "code", "message", "expected_errors"),
     [
-        ([(OLD_MS, None), (OLD_MS, b"k"), (OLD_MS, None)], INVALID, "2 records", {0: "key", 2: "key"}),
+        ([(OLD_MS, None), (OLD_MS, b"k"), (OLD_MS, None)], INVALID, "2 record errors", {0: "key", 2: "key"}),
         (
             [(OLD_MS, b"k"), (LATE_MS, b"k")],
             ErrorCode.INVALID_TIMESTAMP,
