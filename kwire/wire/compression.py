@@ -52,6 +52,8 @@ LZ4_CONTENT_SIZE = 0x08
 LZ4_CONTENT_CHECKSUM = 0x04
 LZ4_FIXED_FLAGS = 0xE3
 """The version, the block independence, a reserved bit and the bit for a dictionary."""
+LZ4_MAX_RATIO = 255
+"""The maximum growth of an lz4 block, as a factor: each byte of a match length adds at most 255."""
 LZ4_UNCOMPRESSED = 0x8000_0000
 """The bit of a block's size for a block that is stored without compression."""
 ZSTD_SKIPPABLE = 0x184D2A50
@@ -266,7 +268,9 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> Buffer:
         position += size
         if is_compressed:
             try:
-                plain: Buffer = lz4.block.decompress(block, uncompressed_size=block_bytes)
+                # The library allocates this much, and a block of n bytes cannot have more than 255 n.
+                most = min(block_bytes, LZ4_MAX_RATIO * size)
+                plain: Buffer = lz4.block.decompress(block, uncompressed_size=most)
             except (lz4.block.LZ4BlockError, ValueError) as error:
                 raise CompressionError(f"lz4: {error}") from None
         else:
