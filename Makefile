@@ -28,7 +28,7 @@ help: ## list the commands
 .PHONY: setup
 setup: $(READY) ## build .venv with kwire, the test tools and the Python clients
 
-$(READY): pyproject.toml requirements/dev.lock
+$(READY): pyproject.toml requirements/dev.lock hatch_build.py kwire/wire/_record_scan.c
 	@python=""; \
 	for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
 		if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,26 +33,40 @@ class NativeBuildHook(BuildHookInterface[Any]):
         library = compile_library(root, Path(self._directory.name))
         if library is None:
             self.app.display_warning("built without native code: no C compiler, or no headers of Python")
-            return
-        if version == "editable":
+        elif version == "editable":
             (root / LIBRARY).write_bytes(library.read_bytes())
-            return
-        build_data["force_include"][str(library)] = LIBRARY
-        build_data["pure_python"] = False
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"cp311-abi3-{platform}"
+        else:
+            from packaging.tags import platform_tags
+
+            build_data["force_include"][str(library)] = LIBRARY
+            build_data["pure_python"] = False
+            build_data["tag"] = f"cp311-abi3-{_local_platform(platform_tags())}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the temporary directory."""
         self._directory.cleanup()
 
 
-def compile_library(root: Path, directory: Path) -> Path | None:
-    """Compile the library in `directory` and return its path, or None if that fails."""
-    from setuptools import Distribution, Extension
-    from setuptools.command.build_ext import build_ext
-    from setuptools.errors import BaseError, CCompilerError
+def _local_platform(tags: Iterable[str]) -> str:
+    """Return the tag of this machine, without the minimum version of its C library."""
+    found = list(tags)
+    return next((tag for tag in found if tag.startswith("linux_")), found[0])
 
+
+def compile_library(root: Path, directory: Path) -> Path | None:
+    """Compile the library in `directory` and return its path, or None if that fails.
+
+    Only CPython with its global lock has the stable ABI.
+    """
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+    try:
+        from setuptools import Distribution, Extension
+        from setuptools.command.build_ext import build_ext
+        from setuptools.errors import BaseError, CCompilerError
+    except ImportError as error:
+        print(f"cannot compile {SOURCE}: {error}", file=sys.stderr)
+        return None
     extension = Extension(MODULE, [str(root / SOURCE)], py_limited_api=True)
     command = build_ext(Distribution({"name": "kwire", "ext_modules": [extension]}))
     command.build_lib = str(directory)
@@ -62,4 +77,5 @@ def compile_library(root: Path, directory: Path) -> Path | None:
     except (BaseError, CCompilerError, OSError) as error:
         print(f"cannot compile {SOURCE}: {error}", file=sys.stderr)
         return None
-    return directory / LIBRARY
+    library = directory / LIBRARY
+    return library if library.exists() else None

@@ -143,7 +143,8 @@ def _snappy(random: Random, plain: bytes) -> bytes:
     stream = bytearray(XERIAL_HEADER)
     for at in range(0, len(plain), size):
         if random.random() < 0.05:
-            stream += XERIAL_HEADER
+            version = random.choice([0, 1, 1, 2])
+            stream += XERIAL_HEADER[:8] + version.to_bytes(4, "big") + XERIAL_HEADER[12:]
         block = snappy.compress(plain[at : at + size])
         stream += len(block).to_bytes(4, "big") + block
     return bytes(stream)
@@ -166,7 +167,9 @@ def mutate(random: Random, data: bytes) -> bytes:
         elif kind == 5:
             del changed[at:]
         elif kind == 6:
-            changed += random.choice([b"\0", random.randbytes(random.randrange(1, 40)), bytes(changed)])
+            header_only = b"\x1f\x8b\x08\x08\0\0\0\0\0\0" + b"n" * random.randrange(12) + b"\0"
+            rest = random.randbytes(random.randrange(1, 40))
+            changed += random.choice([b"\0", rest, bytes(changed), header_only])
         else:
             changed[at:at] = b"\xff" * random.choice([1, 4, 5, 9, 10])
     return bytes(changed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -29,15 +30,17 @@ def build_wheel(directory: Path, **environ: str) -> Path:
     return wheel
 
 
-def has_compiler() -> bool:
-    return subprocess.run(["sh", "-c", "command -v ${CC:-cc}"], capture_output=True).returncode == 0
+def can_compile() -> bool:
+    """Return whether this machine has a C compiler and Python's headers."""
+    compiler = subprocess.run(["sh", "-c", "command -v ${CC:-cc}"], capture_output=True, check=False)
+    return compiler.returncode == 0 and Path(sysconfig.get_path("include"), "Python.h").exists()
 
 
 @pytest.mark.parametrize("compiler", ["cc", "false"])
 def test_wheel_has_native_code_where_it_can_be_compiled(tmp_path: Path, compiler: str) -> None:
     if compiler == "cc":
-        if not has_compiler():
-            pytest.skip("there is no C compiler on this machine")
+        if not can_compile():
+            pytest.skip("this machine has no C compiler, or no headers of Python")
         wheel, expected = build_wheel(tmp_path), "native"
     else:
         wheel, expected = build_wheel(tmp_path, CC="false"), "Python"
@@ -69,3 +72,11 @@ def test_wheel_has_native_code_where_it_can_be_compiled(tmp_path: Path, compiler
         timeout=60,
     )
     assert version.stdout.endswith(f"(record validation: {expected})\n")
+
+
+def test_installation_without_headers_succeeds(tmp_path: Path) -> None:
+    """A compiler that finds no header stands for a machine without Python's headers."""
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho 'fatal error: Python.h: No such file or directory' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    assert "py3-none-any" in build_wheel(tmp_path / "wheels", CC=str(compiler)).name

@@ -35,6 +35,8 @@ XERIAL_VERSION = 1
 XERIAL_HEADER = XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 """The header of snappy-java's framing: a magic, its version, the oldest compatible version. Blocks follow."""
 XERIAL_BLOCK_BYTES = 32 * 1024
+XERIAL_MAX_HEADERS = 100
+"""The maximum number of headers in a row. After some thousand, Java's reader overflows its stack."""
 LZ4_DEFAULT_LEVEL = 9
 ZSTD_DEFAULT_LEVEL = 3
 CHUNK_BYTES = 64 * 1024
@@ -42,6 +44,8 @@ SNAPPY_MAX_RATIO = 64
 """The maximum growth of a snappy block, as a factor: its densest element expands 3 bytes to 64."""
 GZIP_MAGIC_AND_METHOD = b"\x1f\x8b\x08"
 GZIP_HEADER_CRC, GZIP_EXTRA, GZIP_NAME, GZIP_COMMENT = 2, 4, 8, 16
+GZIP_FIRST_CHUNK_BYTES = 4096
+"""The part of a member that is decompressed first. zlib copies what follows the member in it."""
 GZIP_MIN_MEMBER_BYTES = 18
 """The size of a gzip header and trailer without optional fields."""
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -113,49 +117,53 @@ def _too_large(codec: Codec, max_bytes: int) -> OutputTooLarge:
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytearray:
     out = bytearray()
-    rest = memoryview(data)
+    content = bytes(data)
+    position = _gzip_header_end(content, 0)
     while True:
-        rest = _decompress_member(rest[_gzip_header_bytes(rest) :], out, max_bytes)
+        position = _decompress_member(content, position, out, max_bytes)
         # As in Java, bytes after a member are ignored if they are not another member.
-        if len(rest) <= GZIP_MIN_MEMBER_BYTES:
+        if len(content) - position <= GZIP_MIN_MEMBER_BYTES:
             return out
         try:
-            _gzip_header_bytes(rest)
+            position = _gzip_header_end(content, position)
         except CompressionError:
             return out
 
 
-def _gzip_header_bytes(data: memoryview) -> int:
-    """Return the size of a gzip member's header (RFC 1952). As in Java, unknown flags are ignored."""
-    if bytes(data[:3]) != GZIP_MAGIC_AND_METHOD:
+def _gzip_header_end(data: bytes, start: int) -> int:
+    """Return the position after a gzip member's header (RFC 1952). As in Java, unknown flags are ignored."""
+    if data[start : start + 3] != GZIP_MAGIC_AND_METHOD:
         raise CompressionError("gzip: this is no gzip data")
-    at = 10
-    flags = data[3] if len(data) > at else 0
+    at = start + 10
+    flags = data[start + 3] if len(data) >= at else 0
     if flags & GZIP_EXTRA:
         at += 2 + int.from_bytes(data[at : at + 2], "little")
     for flag in (GZIP_NAME, GZIP_COMMENT):
         if flags & flag:
-            at = bytes(data).find(b"\0", at) + 1 or len(data)
+            at = data.find(b"\0", at) + 1 or len(data) + 1
     if flags & GZIP_HEADER_CRC:
-        if zlib.crc32(data[:at]) & 0xFFFF != int.from_bytes(data[at : at + 2], "little"):
+        if zlib.crc32(data[start:at]) & 0xFFFF != int.from_bytes(data[at : at + 2], "little"):
             raise CompressionError("gzip: the header has a wrong CRC")
         at += 2
-    if at >= len(data):
+    if at > len(data):
         raise CompressionError("gzip: the header is incomplete")
     return at
 
 
-def _decompress_member(data: memoryview, out: bytearray, max_bytes: int) -> memoryview:
-    """Append the output of a gzip member, given without its header. Return the bytes after the member."""
+def _decompress_member(data: bytes, start: int, out: bytearray, max_bytes: int) -> int:
+    """Append the output of the gzip member whose compressed bytes begin at `start`. Return its end."""
     member = zlib.decompressobj(-zlib.MAX_WBITS)
-    start = len(out)
-    end = 0
+    view = memoryview(data)
+    first = len(out)
+    end = start
+    chunk_bytes = GZIP_FIRST_CHUNK_BYTES
     try:
         while not member.eof:
-            pending: Buffer = data[end : end + CHUNK_BYTES]
+            pending: Buffer = view[end : end + chunk_bytes]
             if not len(pending):
                 raise CompressionError("gzip: the data is incomplete")
             end += len(pending)
+            chunk_bytes = CHUNK_BYTES
             is_full = True
             while is_full:
                 piece = member.decompress(pending, CHUNK_BYTES)
@@ -166,13 +174,14 @@ def _decompress_member(data: memoryview, out: bytearray, max_bytes: int) -> memo
                 is_full = len(piece) == CHUNK_BYTES and not member.eof
     except zlib.error as error:
         raise CompressionError(f"gzip: {error}") from None
-    rest = data[end - len(member.unused_data) :]
-    crc, size_bytes = int.from_bytes(rest[:4], "little"), int.from_bytes(rest[4:8], "little")
+    end -= len(member.unused_data)
+    trailer = data[end : end + 8]
+    crc, size_bytes = int.from_bytes(trailer[:4], "little"), int.from_bytes(trailer[4:], "little")
     with memoryview(out) as written:
-        is_right = crc == zlib.crc32(written[start:]) and size_bytes == (len(out) - start) & 0xFFFFFFFF
-    if len(rest) < 8 or not is_right:
+        is_right = crc == zlib.crc32(written[first:]) and size_bytes == (len(out) - first) & 0xFFFFFFFF
+    if len(trailer) < 8 or not is_right:
         raise CompressionError("gzip: the trailer has a wrong CRC or size")
-    return rest[8:]
+    return end + 8
 
 
 def _compress_xerial(data: Buffer) -> bytes:
@@ -192,10 +201,9 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> Buffer:
     view = memoryview(data)
     if len(view) < len(XERIAL_HEADER) or view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
         return _decompress_snappy_block(view, max_bytes, max_bytes)
-    if int.from_bytes(view[8:12], "big", signed=True) < XERIAL_VERSION:
-        raise CompressionError("snappy: the version of the framing is not supported")
     out = bytearray()
-    position, end = len(XERIAL_HEADER), len(view)
+    position, end = 0, len(view)
+    headers = 0
     # As in Java, less than the size of a block is ignored at the end.
     while end - position >= 4:
         size = int.from_bytes(view[position : position + 4], "big", signed=True)
@@ -205,8 +213,14 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> Buffer:
                 raise CompressionError("snappy: a header is incomplete")
             if view[position : position + len(XERIAL_MAGIC)] != XERIAL_MAGIC:
                 break
+            if int.from_bytes(view[position + 8 : position + 12], "big", signed=True) < XERIAL_VERSION:
+                raise CompressionError("snappy: the version of the framing is not supported")
+            headers += 1
+            if headers > XERIAL_MAX_HEADERS:
+                raise CompressionError("snappy: too many headers follow each other")
             position += len(XERIAL_HEADER)
             continue
+        headers = 0
         position += 4
         if size < 0 or size > end - position:
             raise CompressionError(

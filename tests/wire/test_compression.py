@@ -163,6 +163,20 @@ def test_gzip_trailer() -> None:
             decompress(Codec.GZIP, bytes(changed), max_bytes=ENDLESS)
     for rest in (b"x", b"\x1f\x8b\x08", bytes(100)):
         assert decompress(Codec.GZIP, packed + rest, max_bytes=ENDLESS) == DATA["text"]
+    header_of_another_member = b"\x1f\x8b\x08\x08\0\0\0\0\0\0nnnnnnnnn\0"
+    with pytest.raises(CompressionError, match="incomplete"):
+        decompress(Codec.GZIP, packed + header_of_another_member, max_bytes=ENDLESS)
+
+
+def test_xerial_headers_within_a_stream() -> None:
+    stream = compress(Codec.SNAPPY, b"first")
+    older = XERIAL_HEADER[:8] + bytes(4) + XERIAL_HEADER[12:]
+    with pytest.raises(CompressionError, match="version"):
+        decompress(Codec.SNAPPY, stream + older + stream[16:], max_bytes=ENDLESS)
+    with pytest.raises(CompressionError, match="too many headers"):
+        decompress(Codec.SNAPPY, stream + XERIAL_HEADER * 1000, max_bytes=ENDLESS)
+    many = stream * 500
+    assert decompress(Codec.SNAPPY, many, max_bytes=ENDLESS) == b"first" * 500
 
 
 def test_concatenated_members_and_frames() -> None:

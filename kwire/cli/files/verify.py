@@ -10,12 +10,13 @@ from kwire.broker.storage.log.scan import InvalidBatch, LegacyFormat, WholeBatch
 from kwire.broker.storage.log.validator import MAX_INT64, MIN_INT64
 from kwire.cli.files.segment_files import open_read_only
 from kwire.cli.shared.command_error import CommandError
+from kwire.cli.shared.errors import cannot_read
 from kwire.cli.shared.output import RED, Output, Row
-from kwire.client.consumer import MAX_BATCH_BYTES
 from kwire.wire.batch import CorruptBatch, crc_is_valid, decompress_records, read_header
 from kwire.wire.record_scan import scan
 
 SEGMENT = ".log"
+MAX_BYTES = 0x7FFFFFFF
 
 
 def verify_logs(options: Namespace, output: Output) -> int:
@@ -40,9 +41,13 @@ def _segments(path: str) -> Iterator[str]:
             raise CommandError(f"{path} is no segment: give a directory or a file with the suffix {SEGMENT}")
         yield path
         return
+
+    def fail(error: OSError) -> None:
+        raise cannot_read(error.filename, error) from error
+
     found = sorted(
         os.path.join(directory, name)
-        for directory, _, names in os.walk(path)
+        for directory, _, names in os.walk(path, onerror=fail, followlinks=True)
         for name in names
         if name.endswith(SEGMENT) and name[: -len(SEGMENT)].isdecimal()
     )
@@ -64,10 +69,14 @@ def _problems(path: str) -> Iterator[Row | None]:
             text = _problem_of(batch)
             yield problem(batch.location.base_offset, batch.location.position, text) if text else None
             position = batch.location.next_position
-    except (InvalidBatch, LegacyFormat) as error:
-        if _is_preallocated(path, position):
-            return
-        yield problem(None, position, str(error))
+    except LegacyFormat as error:
+        # Kafka's clients can read older formats, and kwire never writes them.
+        raise CommandError(
+            f"{path}: {error}: only segments with message format v2 can be verified"
+        ) from error
+    except InvalidBatch as error:
+        if not _is_preallocated(path, position):
+            yield problem(None, position, f"{error}; the rest of the segment was not checked")
 
 
 def _problem_of(batch: WholeBatch) -> str:
@@ -76,7 +85,7 @@ def _problem_of(batch: WholeBatch) -> str:
     if not crc_is_valid(batch.buffer, batch.at, header):
         return "the CRC is wrong"
     try:
-        payload = decompress_records(batch.buffer, batch.at, header, MAX_BATCH_BYTES)
+        payload = decompress_records(batch.buffer, batch.at, header, MAX_BYTES)
     except CorruptBatch as error:
         return str(error)
     found = scan(payload, header.records_count, header.base_timestamp, MIN_INT64, MAX_INT64, False)
@@ -87,4 +96,4 @@ def _is_preallocated(path: str, position: int) -> bool:
     """Return whether only zeros follow, as in a segment that Apache Kafka has preallocated."""
     with open(path, "rb") as file:
         file.seek(position)
-        return not any(any(chunk) for chunk in iter(lambda: file.read(1 << 20), b""))
+        return all(not chunk.strip(b"\0") for chunk in iter(lambda: file.read(1 << 20), b""))

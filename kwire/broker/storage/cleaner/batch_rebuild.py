@@ -7,10 +7,10 @@ horizon replaces the base timestamp, so all timestamp deltas have to be written 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kwire.broker.storage.cleaner.record_keys import varint_rest
+from kwire.broker.storage.cleaner.record_keys import UINT32_MAX, UINT64_MAX, varint_rest
 from kwire.broker.storage.log.log_config import LONG_MAX
 from kwire.wire.batch import (
     CODEC_MASK,
@@ -33,6 +33,7 @@ Range = tuple[int, int]
 """The start and end positions of adjacent records."""
 
 MAX_BATCH_BYTES: Final = 0x7FFFFFFF
+_SIGN: Final = 1 << 63
 
 REMOVED: Final = b""
 """The result that stands for a removed batch."""
@@ -84,9 +85,25 @@ def ranges_of(starts: list[int], chosen: list[int]) -> list[Range]:
     return ranges
 
 
-def _unsigned(data: bytes, at: int) -> tuple[int, int]:
+def _unsigned(data: bytes, at: int, mask: int = UINT32_MAX) -> tuple[int, int]:
     value = data[at]
-    return varint_rest(data, at + 1, value) if value > 0x7F else (value, at + 1)
+    return varint_rest(data, at + 1, value, mask) if value > 0x7F else (value, at + 1)
+
+
+def _timestamps(data: bytes, ranges: list[Range], header: BatchHeader) -> Iterator[int]:
+    """Yield the timestamp of each record in the ranges. As in Java, it wraps at 64 bits."""
+    for start, end in ranges:
+        at = start
+        while at < end:
+            length, at = _unsigned(data, at)
+            zigzag, _ = _unsigned(data, at + 1, UINT64_MAX)
+            yield _wrap(header.base_timestamp + ((zigzag >> 1) ^ -(zigzag & 1)))
+            at += length >> 1
+
+
+def _wrap(value: int) -> int:
+    """Return the value as a signed 64-bit integer."""
+    return ((value + _SIGN) & UINT64_MAX) - _SIGN
 
 
 def _encoded(value: int) -> bytes:
@@ -103,6 +120,7 @@ def _max_timestamp(data: bytes, ranges: list[Range], header: BatchHeader) -> int
     if header.has_log_append_time:
         return header.max_timestamp
     greatest = None
+    least = 0
     for start, end in ranges:
         at = start
         while at < end:
@@ -121,12 +139,18 @@ def _max_timestamp(data: bytes, ranges: list[Range], header: BatchHeader) -> int
                 if byte < 0x80:
                     zigzag = zigzag & 0x7F | byte << 7
                 else:
-                    zigzag, _ = varint_rest(data, at + 2, zigzag)
+                    zigzag, _ = varint_rest(data, at + 2, zigzag, UINT64_MAX)
             at += length >> 1
             delta = (zigzag >> 1) ^ -(zigzag & 1)
             if greatest is None or delta > greatest:
                 greatest = delta
-    return NO_TIMESTAMP if greatest is None else header.base_timestamp + greatest
+            if delta < least:
+                least = delta
+    if greatest is None:
+        return NO_TIMESTAMP
+    if header.base_timestamp + greatest >= _SIGN or header.base_timestamp + least < -_SIGN:
+        return max(_timestamps(data, ranges, header))
+    return header.base_timestamp + greatest
 
 
 def with_records(body: bytes, header: BatchHeader, count: int) -> bytearray:
@@ -170,13 +194,13 @@ def with_delete_horizon(
         while at < end:
             length, at = _unsigned(data, at)
             stop = at + (length >> 1)
-            zigzag, rest = _unsigned(data, at + 1)
+            zigzag, rest = _unsigned(data, at + 1, UINT64_MAX)
             timestamp = (
                 header.max_timestamp
                 if header.has_log_append_time
                 else header.base_timestamp + ((zigzag >> 1) ^ -(zigzag & 1))
             )
-            delta = timestamp - horizon_ms
+            delta = _wrap(timestamp - horizon_ms)
             record = data[at : at + 1] + _encoded((delta << 1) ^ (delta >> 63)) + data[rest:stop]
             body += _encoded(len(record) << 1)
             body += record

@@ -17,9 +17,11 @@ _HASH_BYTES: Final = LONGEST_PLAIN_KEY + 1
 _LONGEST_PLAIN_SIZE: Final = LONGEST_PLAIN_KEY << 1
 """The size of the longest plain key as a varint, which has one byte."""
 _LAST_BYTES: Final = bytes(range(0x80))
+"""The bytes that may end a varint."""
 EVEN_BYTES: Final = bytes(range(0, 0x100, 2))
 """The first bytes of varints that are not negative."""
-"""The bytes that may end a varint."""
+UINT32_MAX: Final = (1 << 32) - 1
+UINT64_MAX: Final = (1 << 64) - 1
 _MIN_ALIKE: Final = 6
 _MAX_ALIKE: Final = 128
 """The maximum number of records in a run of one layout. Later offset deltas take another byte."""
@@ -35,10 +37,11 @@ def hash_key(key: bytes) -> bytes:
     return blake2b(key, digest_size=_HASH_BYTES).digest()
 
 
-def varint_rest(data: bytes, at: int, first: int) -> tuple[int, int]:
+def varint_rest(data: bytes, at: int, first: int, mask: int = UINT32_MAX) -> tuple[int, int]:
     """Decode an unsigned varint of several bytes. Return its value and the position after it.
 
-    `first` is its first byte, and `at` the position of its second byte. Raises CorruptBatch, or IndexError.
+    `first` is its first byte, and `at` the position of its second byte. As in Java, bits outside of `mask`
+    are dropped. Raises CorruptBatch, or IndexError.
     """
     value, shift = first & 0x7F, 7
     while True:
@@ -46,7 +49,7 @@ def varint_rest(data: bytes, at: int, first: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value & mask, at
         shift += 7
         if shift > 63:
             raise CorruptBatch("a varint has more than 64 bits")

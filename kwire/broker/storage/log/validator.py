@@ -37,13 +37,16 @@ from kwire.wire.compression import Codec, OutputTooLarge
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
-from kwire.wire.record_scan import MAX_REJECTED, Problem, RecordScan, Rejection, scan
+from kwire.wire.record_scan import MAX_REJECTED, Problem, RecordScan, Rejection, native_scan, scan
 
 MIN_RECORD_BYTES: Final = 14
 """The minimum length field of a batch in any format: a v0 message without key and value."""
 
 MAX_DECOMPRESSED_BYTES: Final = 100 * 1024 * 1024
 """The maximum size of a decompressed batch. It is the default maximum size of a request."""
+
+MAX_RECORDS_IN_PYTHON: Final = 500_000
+"""The maximum number of records in a batch without native code. The scan then takes at most some seconds."""
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
 ERRORS_SHOWN: Final = 3
@@ -228,6 +231,12 @@ def _check_records(
     target = CODEC_NAMES.get(config.compression_type, source)
     if header.is_control and source == Codec.NONE:
         target = Codec.NONE
+    if native_scan is None and header.records_count > MAX_RECORDS_IN_PYTHON:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"The batch appended to {partition} has {header.records_count} records, more than the "
+            f"{MAX_RECORDS_IN_PYTHON} that kwire validates without its native code.",
+        )
     payload = decompress_records(batch, 0, header, MAX_DECOMPRESSED_BYTES)
     append_time = config.message_timestamp_type == LOG_APPEND_TIME
     if header.has_log_append_time:

@@ -307,6 +307,13 @@ def test_batch_that_decompresses_beyond_the_limit_is_too_large(
     assert error_of(sent, config).code == ErrorCode.MESSAGE_TOO_LARGE
 
 
+def test_number_of_records_is_limited_without_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validator, "MAX_RECORDS_IN_PYTHON", 1)
+    monkeypatch.setattr(validator, "native_scan", None)
+    validate_batch(batch(b"a"))
+    assert error_of(batch(b"a", b"b")).code == ErrorCode.MESSAGE_TOO_LARGE
+
+
 def test_a_coordinator_may_write_control_records() -> None:
     control = build([(NOW_MS, b"\0\0\0\1", bytes(6), [])], control=True)
     validate_batch(control, origin=AppendOrigin.COORDINATOR)
