@@ -29,7 +29,7 @@ CODECS = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zst
 
 @dataclass
 class Verdict:
-    """What a broker does with a batch."""
+    """The result of a broker's validation of a batch."""
 
     accepted: bool
     error: str = ""

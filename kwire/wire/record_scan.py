@@ -27,7 +27,7 @@ _32_BITS: Final = (1 << 32) - 1
 _64_BITS: Final = (1 << 64) - 1
 _SIGN: Final = 1 << 63
 _MIN_THREE_BYTES: Final = 1 << 14
-"""What the reader of two bytes makes of a varint of three or more: the second byte has its highest bit."""
+"""The least value that `_read_small` computes for a varint of three or more bytes."""
 
 
 class Problem(IntEnum):

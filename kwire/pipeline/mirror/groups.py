@@ -121,7 +121,7 @@ class TranslatedOffset(NamedTuple):
     target_offset: int | None
     """The translated offset; None if the source offset is not mirrored yet."""
     verdict: str
-    """What happened to the group's offset in the target, such as COMMITTED."""
+    """The result for the group's offset in the target, such as COMMITTED."""
     source_lag: int
     target_lag: int | None
     """The lag of the group in the target; None if the group has no offset there."""

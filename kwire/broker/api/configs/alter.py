@@ -120,7 +120,7 @@ def _is_incremental(request: Request) -> bool:
 
 
 def _changes(request: Request) -> list[ResourceChange]:
-    """Return the changes of each resource. Those of AlterConfigs have the operation SET."""
+    """Return the changes of each resource. Changes of AlterConfigs have the operation SET."""
     return [
         ResourceChange(
             resource.resource_type,
