@@ -371,15 +371,17 @@ def records(
     from_offset: int | None = None,
     max_bytes: int = 0x7FFFFFFF,
     max_headers: int = 0x7FFFFFFF,
+    payload: Buffer | None = None,
 ) -> Iterator[Record]:
     """Yield the records of the batch at `position` in order, from `from_offset` on if it is given.
 
+    `payload` has the decompressed records, if the caller has already decompressed them.
     Records before `from_offset` are skipped by their lengths, without a check of their contents. Raises
     CorruptBatch for an invalid record, for records that decompress to more than `max_bytes`, and for a record
     with more than `max_headers` headers. The limit on headers exists because a header of two bytes becomes
     Python objects of about 100 bytes.
     """
-    data = bytes(decompress_records(buffer, position, header, max_bytes))
+    data = bytes(decompress_records(buffer, position, header, max_bytes) if payload is None else payload)
     end = len(data)
     at = 0
     append_time = header.max_timestamp if header.has_log_append_time else None

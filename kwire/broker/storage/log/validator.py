@@ -253,7 +253,7 @@ def _check_records(
             raise UnreadableBatch("The offset deltas of compressed records must count up from 0")
         max_timestamp = found.max_timestamp
     if target != source:
-        return _rebuild(batch, header, config, target, now_ms if append_time else None, partition)
+        return _rebuild(batch, payload, header, config, target, now_ms if append_time else None, partition)
     if append_time:
         return ValidatedBatch(batch, stamp_append_time(batch, 0, header, now_ms))
     if header.has_log_append_time or header.max_timestamp != max_timestamp:
@@ -263,6 +263,7 @@ def _check_records(
 
 def _rebuild(
     batch: bytearray | memoryview,
+    payload: Buffer,
     header: BatchHeader,
     config: LogConfig,
     codec: Codec,
@@ -271,7 +272,8 @@ def _rebuild(
 ) -> ValidatedBatch:
     """Build the batch again with another codec. The offset deltas then count up from 0.
 
-    Raises UnreadableBatch for a batch that Kafka's MemoryRecordsBuilder does not build.
+    `payload` has the decompressed records. Raises UnreadableBatch for a batch that Kafka's
+    MemoryRecordsBuilder does not build.
     """
     if header.is_transactional and not header.has_producer_id:
         raise UnreadableBatch("Cannot write transactional messages without a valid producer ID")
@@ -280,7 +282,7 @@ def _rebuild(
     rebuilt = build(
         (
             (_valid_timestamp(record), record.key, record.value, record.headers)
-            for record in records(batch, 0, header, max_bytes=MAX_DECOMPRESSED_BYTES)
+            for record in records(batch, 0, header, payload=payload)
         ),
         codec=codec,
         level=_level(config, codec),
