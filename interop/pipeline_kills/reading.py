@@ -193,7 +193,7 @@ def read_parquet(path: Path) -> list[Record]:
 
 
 class Entry(NamedTuple):
-    """An entry of an offset map: a range of source offsets, and pairs of source and target offset."""
+    """An entry of a mirror's offset map: a range of source offsets, with target offsets."""
 
     source: int
     end: int
@@ -201,7 +201,7 @@ class Entry(NamedTuple):
 
 
 def read_entries(records: Records, wanted_partition: int, wanted_job: str) -> list[Entry]:
-    """Return the entries of a job and partition in an offset map.
+    """Return the entries of a job and partition in an offset map, which maps source to target offsets.
 
     Raises Unreadable if an entry is malformed.
     """

@@ -12,7 +12,7 @@ from interop import brokers
 
 @pytest.fixture
 def ports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Three free ports instead of those of a run."""
+    """Replace the pool of ports that `free_port` hands out with three free ports, and return them."""
     held = [socket.socket() for _ in range(3)]
     for each in held:
         each.bind(("127.0.0.1", 0))

@@ -101,7 +101,7 @@ class FlightRecorder:
                 self._ring = None  # keeps the ring file, so that the next start writes its requests
             self.end()
         except Exception:
-            self._running.loop.logger("kwire.node").exception("Cannot write the last requests")
+            self._running.loop.logger("kwire.node").exception("Cannot write the flight recorder's file")
             return None
         return path
 

@@ -95,7 +95,7 @@ class Survivors:
 
 
 class OffsetMapFilter(BatchFilter):
-    """A batch filter for a cleaning with a forward scan, which fills an offset map."""
+    """A batch filter for a cleaning with a forward scan, which fills an offset map (key to offset)."""
 
     def __init__(
         self,
