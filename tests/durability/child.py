@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import selectors
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +37,19 @@ class Failed(AssertionError):
 class BrokerProcess:
     """A broker process with a data directory, which can be killed and restarted."""
 
-    def __init__(self, data: Path, log: Path, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        data: Path,
+        log: Path,
+        settings: Mapping[str, str],
+        *,
+        open_files: tuple[int, int] | None = None,
+    ) -> None:
+        """`open_files` are the soft and the hard limit of file descriptors (`ulimit -n`)."""
         self._log = log
+        self._set_limit = (
+            None if open_files is None else partial(resource.setrlimit, resource.RLIMIT_NOFILE, open_files)
+        )
         self._command = [sys.executable, "-m", "kwire", "serve", "--data", str(data)]
         for key, value in {"listeners": "PLAINTEXT://127.0.0.1:0", **settings}.items():
             self._command += ["--set", f"{key}={value}"]
@@ -49,7 +62,12 @@ class BrokerProcess:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("KAFKA_", "KWIRE_"))}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, cwd=ROOT, env=kept, stdout=subprocess.PIPE, stderr=log
+                self._command,
+                cwd=ROOT,
+                env=kept,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                preexec_fn=self._set_limit,
             )
         self._said = b""
 
@@ -72,6 +90,11 @@ class BrokerProcess:
             raise Failed(f"the broker says {self._said!r}")
         self.address = (found[1].decode(), int(found[2]))
         return True
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self) -> None:
         """Send SIGKILL if the process runs, and wait for its exit."""

@@ -29,8 +29,8 @@ class MachineFacts(NamedTuple):
     python: tuple[int, int]
     platform: str
     cores: int
-    open_files: int
     max_open_files: int
+    """The hard limit, to which `kwire serve` raises its own limit."""
     memory_bytes: int | None
     free_memory_bytes: int | None
     is_clock_synchronized: bool | None
@@ -41,14 +41,12 @@ class MachineFacts(NamedTuple):
 
 def gather_facts() -> MachineFacts:
     """Return the facts about this machine."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory = _memory()
     return MachineFacts(
         python=sys.version_info[:2],
         platform=sys.platform,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        open_files=_unlimited(soft),
-        max_open_files=_unlimited(hard),
+        max_open_files=_unlimited(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
         memory_bytes=memory.get("MemTotal"),
         free_memory_bytes=memory.get("MemAvailable"),
         is_clock_synchronized=_is_clock_synchronized(),
@@ -98,21 +96,17 @@ def findings(machine: MachineFacts, backlog: int) -> Iterator[Finding]:
 
 
 def _files(machine: MachineFacts) -> Iterator[Finding]:
-    limit = machine.open_files
+    limit = machine.max_open_files
     if limit >= RECOMMENDED_OPEN_FILES:
         yield ok("open files", f"up to {limit:,}")
         return
-    enough = machine.max_open_files >= RECOMMENDED_OPEN_FILES
-    fix = (
-        f"run 'ulimit -n {RECOMMENDED_OPEN_FILES}' before the start"
-        if enough
-        else (
-            f"raise the hard limit of {machine.max_open_files:,} "
-            f"(LimitNOFILE={RECOMMENDED_OPEN_FILES} in its systemd unit)"
-        )
-    )
     make = problem if limit < MIN_OPEN_FILES else warning
-    yield make("open files", f"up to {limit:,}, for connections and segments", fix)
+    yield make(
+        "open files",
+        f"up to {limit:,}, for connections and segments",
+        f"raise the hard limit (as root 'ulimit -n {RECOMMENDED_OPEN_FILES}', or LimitNOFILE="
+        f"{RECOMMENDED_OPEN_FILES} in its systemd unit)",
+    )
 
 
 def _clock(machine: MachineFacts) -> Finding:

@@ -23,6 +23,7 @@ from kwire.broker.config import BrokerConfig, ConfigError
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.net.listeners import BindError
 from kwire.broker.net.loop_events import LoopEvent
+from kwire.broker.net.open_file_limit import raise_open_file_limit
 from kwire.broker.net.running_node import RunningNode
 from kwire.broker.net.serve import serve, wait_any
 from kwire.broker.net.socket_settings import read_socket_settings
@@ -61,6 +62,7 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
     _configure_logging(options)
     slow_seconds = _slow_seconds(options)
     config = load_configuration(options)
+    raise_open_file_limit()
     http: HttpPort | None = None
     crash = _CrashRecorder()
     try:
