@@ -389,9 +389,9 @@ class Partition:
     def follower_state(self, broker_id: int, broker_epoch: int, *, has_leader_epoch: bool) -> FollowerState:
         """Return the state of the follower with this id.
 
-        `has_leader_epoch`: the request has a leader epoch. Raises ApiError. UNKNOWN_LEADER_EPOCH: the leader
-        does not know the broker as a replica (yet). NOT_LEADER_OR_FOLLOWER: the same without
-        `has_leader_epoch`; or the broker epoch is stale.
+        `has_leader_epoch`: the request has a leader epoch. Raises ApiError NOT_LEADER_OR_FOLLOWER if the
+        broker epoch is stale. If the leader does not know the broker as a replica (yet), raises
+        UNKNOWN_LEADER_EPOCH with `has_leader_epoch`, otherwise NOT_LEADER_OR_FOLLOWER.
         """
         state = None if self.remote_replicas is None else self.remote_replicas.followers.get(broker_id)
         if state is None:

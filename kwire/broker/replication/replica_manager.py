@@ -306,7 +306,7 @@ class ReplicaManager:
     def _create_new(self, at_least: int = 1) -> None:
         """Create new replicas, and schedule the remaining replicas for later turns.
 
-        This turn creates replicas for `SLICE_MS`, but `at_least` this number.
+        This turn creates replicas for `SLICE_MS` milliseconds, and not fewer than `at_least` replicas.
         """
         self._is_creating = False
         until_ms = self._host.monotonic_ms() + SLICE_MS

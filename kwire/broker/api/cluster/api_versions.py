@@ -65,7 +65,7 @@ def api_versions(node: NodeRole, context: RequestContext, request: ApiVersionsRe
 def _offered(node: NodeRole, role: ListenerRole) -> dict[int, tuple[int, int]]:
     """Return the lowest and highest version of each API, by API key.
 
-    The active controller must also support the versions of a forwarded API.
+    For a forwarded API, return only versions that the active controller supports, too.
     """
     offered = {
         key: (served.min_version, served.max_version)

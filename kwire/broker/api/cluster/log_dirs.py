@@ -2,9 +2,9 @@
 
 DescribeLogDirs: KIP-113, KIP-827 (volume sizes), KIP-1066 (cordoned).
 
-AlterReplicaLogDirs (KIP-113) checks the length of the future replica's directory name, the log directory and
-then the replica. If a partition occurs twice, its last directory wins. If the broker has no replica of a
-partition, it remembers the directory and later creates the replica there.
+AlterReplicaLogDirs (KIP-113) first checks that the future replica's directory name is not too long, then the
+log directory, then the replica. If a partition occurs twice, its last directory wins. If the broker has no
+replica of a partition, it remembers the directory and later creates the replica there.
 """
 
 from __future__ import annotations

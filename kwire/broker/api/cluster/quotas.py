@@ -40,8 +40,8 @@ def describe_client_quotas(
 ) -> DescribeClientQuotasResponse:
     """Return the quotas of each entity that matches all components of the filter.
 
-    With `strict`, the entity must not have any other type. Raises ApiError INVALID_REQUEST for a malformed
-    filter, or UNSUPPORTED_VERSION for an unknown entity type.
+    With `strict`, entities that also have a type without a component do not match. Raises ApiError
+    INVALID_REQUEST for a malformed filter, or UNSUPPORTED_VERSION for an unknown entity type.
     """
     requested: dict[str, ComponentData] = {}
     for component in request.components:

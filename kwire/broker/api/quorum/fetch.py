@@ -5,7 +5,8 @@ no records is delayed until there are more. From v18 on, a Fetch with a lower hi
 is not delayed.
 
 A voter gets all written records, because the voter's next Fetch helps to commit these. An observer gets only
-committed records. In Apache Kafka, an observer gets all written records, and the high watermark later.
+committed records. In Apache Kafka, an observer also gets uncommitted records, and the high watermark in a
+later Fetch response.
 """
 
 from __future__ import annotations

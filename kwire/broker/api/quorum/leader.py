@@ -1,4 +1,4 @@
-"""Checks of the quorum leader and leader fields of responses, which several quorum APIs use."""
+"""Code of several quorum APIs: checks that this node is the leader, and the leader's id and address."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class _DelayedDeleteRecords:
         return DELAYED
 
     def _check(self) -> None:
-        """Check all partitions, because a log start offset or a leader has changed."""
+        """Respond if no partition is pending, after a change of a low watermark or a leader."""
         if self._response is None:
             return
         left: list[tuple[Partition, RemoteReplicas, int, DeleteRecordsPartitionResult]] = []

@@ -283,7 +283,8 @@ class _Fetch:
     def is_satisfied(self) -> bool:
         """Return whether to respond without waiting, after a `read` that did not find `min_bytes`.
 
-        This also sets the positions that `try_complete` needs. Call it exactly once, before `wait`.
+        This also sets the positions in the segment files that `try_complete` needs. Call it exactly once,
+        before `wait`.
         """
         known = True
         counts = self._min_bytes > 1

@@ -161,7 +161,7 @@ class Channel:
 
     @property
     def client_id(self) -> str | None:
-        """The client id of the last request, ignoring overlong ones; None without `request_metrics`."""
+        """The last client id, except one that was too long to keep; None without `request_metrics`."""
         return self._client_id
 
     def open_slot(self, header: RequestHeader, arrived_ms: int, size_bytes: int = 0) -> RequestContext:

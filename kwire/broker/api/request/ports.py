@@ -197,7 +197,7 @@ class ControllerRole(ClusterView, Protocol):
     def quorum(self) -> QuorumPort: ...
     @property
     def own_controller(self) -> ControllerPort:
-        """The controller on this node. Its result is NOT_CONTROLLER unless it is the active controller."""
+        """The controller on this node. Its commands fail with NOT_CONTROLLER unless it is active."""
 
 
 class BrokerPartitions(Protocol):

@@ -71,7 +71,7 @@ class RequestMetrics:
         self._on_slow: Callable[[LoggedRequest], None] = lambda logged: None
 
     def watch_slow(self, seconds: float, on_slow: Callable[[LoggedRequest], None]) -> None:
-        """Call `on_slow` for each request that takes longer than `seconds`, unless it is in `NEVER_SLOW`."""
+        """Call `on_slow` for each request that takes longer than `seconds`, except APIs in `NEVER_SLOW`."""
         self._slow_seconds, self._on_slow = seconds, on_slow
 
     def record(

@@ -2,8 +2,8 @@
 
 A `SaslSession` gets all frames before the API handlers, and passes frames to the API handlers only after the
 client has authenticated (`sasl_authenticator`). If the session can expire, the client must re-authenticate
-over the same connection before the session expires, but at most once per second. A request other than
-SaslHandshake after that time closes the connection.
+over the same connection before the session expires, but at most once per second. After the session has
+expired, a request other than SaslHandshake closes the connection.
 
 As in Apache Kafka (Selector, KafkaChannel, SocketServer), a client that fails authentication gets its error
 after `connection.failed.authentication.delay.ms`, which slows down password guessing. During the delay, no

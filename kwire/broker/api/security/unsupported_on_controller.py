@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 def describe_unsupported(
     _node: ControllerRole, _context: ControllerRequestContext, _request: object
 ) -> NoReturn:
-    """Raise UNKNOWN_SERVER_ERROR. Apache Kafka's controllers also advertise these APIs with this error."""
+    """Raise UNKNOWN_SERVER_ERROR. Apache Kafka's controllers also advertise these APIs and return it."""
     raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -115,7 +115,8 @@ class ClientInstance:
     def record_push(self, now_ms: int) -> bool:
         """Record a push. Return whether the push interval has passed.
 
-        Always return True for the first push after a request for the subscription, because of its jitter.
+        Always return True for the first push after a request for the subscription: the client sends that push
+        after a random part of the interval (jitter).
         """
         if self.last_get_ms <= self.last_push_ms and now_ms - self.last_push_ms < self.interval_ms:
             return False

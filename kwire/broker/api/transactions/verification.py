@@ -51,7 +51,7 @@ def verify_transaction(
 
     `done` may be called within this call. With `adds`, the partition is added to the transaction if
     necessary. `supports_abortable` is whether the client supports TRANSACTION_ABORTABLE. `header` is the
-    header of the batch if the batch's sequence matters. With `adds` and `header`, the coordinator is queried
+    header of a Produce batch; None for TxnOffsetCommit. With `adds` and `header`, the coordinator is queried
     again for a while if the producer's previous transaction is still ending.
     """
     if not adds and not node.config.transaction_partition_verification_enable:
@@ -120,7 +120,7 @@ def verify_transaction(
 
 
 def _too_late(node: BrokerRole, partition: TopicPartition) -> ApiError:
-    """Return the error for a coordinator's confirmation that is obsolete.
+    """Return the error for a write whose verification by the coordinator has become obsolete.
 
     The transaction has ended, or this broker is no longer the leader. A former leader's state of the
     transaction is incomplete. The producer retries on the new leader, where the transaction is still open.
@@ -135,7 +135,7 @@ def _too_late(node: BrokerRole, partition: TopicPartition) -> ApiError:
 def _refusal(code: ErrorCode, *, adds: bool, supports_abortable: bool) -> ApiError:
     """Return the error for the client, given an error code of the transaction coordinator.
 
-    If the coordinator is unavailable, it is the retriable NOT_ENOUGH_REPLICAS.
+    If the coordinator is unavailable, the client gets NOT_ENOUGH_REPLICAS, which is retriable.
     """
     if code == ErrorCode.TRANSACTION_ABORTABLE and not supports_abortable:
         code = ErrorCode.INVALID_TXN_STATE

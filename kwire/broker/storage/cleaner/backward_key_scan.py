@@ -150,9 +150,10 @@ class BackwardScanFilter(BatchFilter):
 
 
 def _within(positions: array[int], starts: list[int], start: int) -> list[int]:
-    """Return the indexes of the records in the ranges of a `Kept`.
+    """Return the indexes of the kept records of a batch.
 
-    `starts` has the start of each record, `start` is the start of the first.
+    `positions` are the ranges in the batch's `Kept`, relative to `start`, the start of the first record.
+    `starts` has the start of each record.
     """
     chosen: list[int] = []
     for begin, end in zip(positions[::2], positions[1::2], strict=True):

@@ -27,7 +27,7 @@ from kwire.wire.named_tuple import NamedTuple
 
 
 class LastRecord(NamedTuple):
-    """The last data of an active producer. Kafka's LastRecord."""
+    """The offset and epoch of an active producer's last data batch. Kafka's LastRecord."""
 
     last_offset: int | None
     """The last offset of the producer's data; None if the log has only a marker of the producer."""
@@ -35,7 +35,7 @@ class LastRecord(NamedTuple):
 
 
 class CleaningRules(NamedTuple):
-    """The parameters of one cleaning, without the keys. `last_records` has producer ids as its keys."""
+    """The parameters of one cleaning, except for the records' keys. `last_records` is by producer id."""
 
     now_ms: int
     delete_retention_ms: int

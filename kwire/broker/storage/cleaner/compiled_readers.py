@@ -83,7 +83,7 @@ def run_reader(head: RecordHead, longest_size: int, *, one_size: bool) -> RunRea
 
 
 def _steps_of_one_byte(least: int) -> list[int]:
-    """Return the distance to the next record for each one-byte length; _FAR if it is below `least` bytes."""
+    """Return the distance to the next record for each one-byte length; _FAR for lengths below `least`."""
     return [1 + (byte >> 1) if byte < 0x80 and byte >> 1 >= least else _FAR for byte in range(0x100)]
 
 

@@ -166,7 +166,7 @@ class LogCleaner:
         self._uncleanable[log] = None if is_permanent else self.host.monotonic_ms() + _RETRY_MS
 
     def _apply_retention(self) -> None:
-        """Apply retention to compacted logs: by log start offset; with compact,delete by time and size."""
+        """Delete old segments of compacted logs by log start offset; if compact,delete also by time, size."""
         for log in self._compacted():
             if log not in self._running:
                 try:

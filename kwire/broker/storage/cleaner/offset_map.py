@@ -95,7 +95,7 @@ class Survivors:
 
 
 class OffsetMapFilter(BatchFilter):
-    """A batch filter for a cleaning with a forward scan, which fills an offset map (key to offset)."""
+    """A batch filter for a cleaning with a forward scan, which fills an `OffsetMap` (key to last batch)."""
 
     def __init__(
         self,

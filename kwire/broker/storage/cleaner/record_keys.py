@@ -93,7 +93,9 @@ def _many_keys(begin: int, size: int, stride: int, count: int) -> Struct:
 def _count_alike(
     data: bytes, start: int, stride: int, end: int, marks: tuple[int, int, int, int], most: int
 ) -> int:
-    """Count the records from `start` on with the layout of the first record, up to `most`; 0 for too few.
+    """Count the records from `start` on with the layout of the first record, up to `most`.
+
+    Return 0 if they are too few to save time.
 
     `marks` are the positions of timestamp delta, offset delta, key size and key in a record. Records of the
     same length have each byte of their heads at a constant distance. So a slice with a stride reads that byte

@@ -198,9 +198,10 @@ class LogManager(BrokerLogs):
     def _resolve_duplicate(self, directory: LogDirectory, found: PartitionDirectory) -> None:
         """Mark one of two directories of a partition as stray. Raises StorageError if it is unclear which.
 
-        Two directories with the same topic id normally fail the start before, in `needs_format`. A directory
-        without a topic id is marked as stray: its creation failed on a full disk, and the partition was then
-        created in another directory. Otherwise the directory that the cluster metadata assigns is kept.
+        Two directories with the same topic id normally make the start fail earlier, in `needs_format`. A
+        directory without a topic id is marked as stray: its creation failed on a full disk, and the partition
+        was then created in another directory. Otherwise the directory that the cluster metadata assigns is
+        kept.
         """
         log = self._logs[found.topic, found.partition]
         other = self._parents[log]

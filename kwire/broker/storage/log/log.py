@@ -223,7 +223,8 @@ class Log(ReadableLog):
     def append_fetched(self, records: memoryview, *, leader_epoch: int, now_ms: int) -> LogAppendInfo | None:
         """Stage the batches of a Fetch response, up to the first batch with an epoch above `leader_epoch`.
 
-        Return None if there is no such batch that is complete. Raises the same errors as `append_stored`.
+        Return None if the first batch is incomplete or has such an epoch. Raises the same errors as
+        `append_stored`.
         """
         return self._append_stored(records, now_ms, leader_epoch)
 
@@ -377,7 +378,10 @@ class Log(ReadableLog):
             self.producers.take_snapshot()
 
     def begin_replacement(self) -> FlushTicket:
-        """Begin to replace the partition's current log by this log, until `finish`. Raises StorageError."""
+        """Return the ticket to flush this log, which begins to replace the partition's current log.
+
+        The replacement ends with the ticket's `finish`. Raises StorageError.
+        """
         with self._failing():
             return self._durability.begin_replacement()
 

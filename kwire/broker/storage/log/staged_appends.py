@@ -63,7 +63,7 @@ class StagedAppends:
         self.size_bytes = 0
 
     def write_to(self, segment: LogSegment) -> None:
-        """Write all staged appends to the segment with one call. A StorageError leaves none of them in it."""
+        """Write all staged appends to the segment with one call; none of them if it raises StorageError."""
         incoming = self._incoming
         self.clear()
         file = segment.file

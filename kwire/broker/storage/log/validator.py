@@ -83,8 +83,8 @@ class ValidatedBatch(NamedTuple):
 def leading_header(data: Buffer | None) -> BatchHeader | None:
     """Return the header of the first batch in a partition's Produce data, or None without a complete batch.
 
-    As in Kafka, this is checked for all partitions first. Raises CORRUPT_MESSAGE for an impossible length or
-    magic.
+    As in Kafka, the headers of all partitions are read before the first append. Raises CORRUPT_MESSAGE for an
+    impossible length or magic.
     """
     if data is None or len(data) < LOG_OVERHEAD_BYTES:
         return None
