@@ -76,7 +76,7 @@ _CODECS = tuple(Codec)
 class UnreadableBatch(CorruptBatch):
     """A batch that cannot be read: an unknown codec, invalid compressed data, a varint without an end.
 
-    This is a separate class because Kafka has no error code for such a batch. It has one for records that
+    This is a separate class because Kafka has no error code for such a batch, only for records that
     contradict themselves.
     """
 

@@ -45,7 +45,7 @@ SNAPPY_MAX_RATIO = 64
 GZIP_MAGIC_AND_METHOD = b"\x1f\x8b\x08"
 GZIP_HEADER_CRC, GZIP_EXTRA, GZIP_NAME, GZIP_COMMENT = 2, 4, 8, 16
 GZIP_FIRST_CHUNK_BYTES = 4096
-"""The part of a member that is decompressed first. zlib copies what follows the member in it."""
+"""The size of the first chunk of a member. It is small, because zlib copies the bytes after the member."""
 GZIP_MIN_MEMBER_BYTES = 18
 """The size of a gzip header and trailer without optional fields."""
 LZ4_MAGIC = b"\x04\x22\x4d\x18"

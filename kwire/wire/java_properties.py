@@ -1,4 +1,4 @@
-"""Java's properties files: `java.util.Properties.load`, values of `store`, and Java's integers.
+"""Java's properties files: parsing as in `Properties.load`, escaping as in `store`, and Java's integers.
 
 This module uses no library, because importing a maintained library takes longer than all other parts of a
 broker's start.

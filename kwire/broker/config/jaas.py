@@ -116,7 +116,7 @@ def parse_jaas_file(text: str) -> dict[str, LoginContext]:
 
 
 class _Token(NamedTuple):
-    """A token: a word, or any other single character. A number is neither."""
+    """A token: a word, or a single character that is not part of a word. A number is `_NUMBER`."""
 
     word: str | None
     character: str = ""

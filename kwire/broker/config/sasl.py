@@ -50,7 +50,7 @@ _CLIENT_CALLBACK_HANDLER: Final = "sasl.client.callback.handler.class"
 
 
 class SaslSettings(Settings, Protocol):
-    """The effective settings as values and as text (`settings`). Only the latter have keys with a prefix."""
+    """The effective settings: `values`, and texts in `settings`. Only `settings` has keys with a prefix."""
 
     @property
     def settings(self) -> Mapping[str, str]: ...

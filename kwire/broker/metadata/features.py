@@ -54,7 +54,7 @@ OTHER_FEATURES: Final = sorted(FEATURES.keys() - {METADATA_VERSION, KRAFT_VERSIO
 
 
 def unserved_feature_levels() -> dict[str, int]:
-    """Return level 0 for each feature that kwire does not serve, as new clusters of kwire are formatted."""
+    """Return level 0 for each feature that kwire does not serve. New clusters are formatted with it."""
     return {name: 0 for name, feature in FEATURES.items() if not feature.is_served}
 
 

@@ -1,8 +1,8 @@
 """SASL authentication of this node with another node, as in Kafka's SaslClientAuthenticator.
 
 The node sends SaslHandshake, and then as many SaslAuthenticate requests as the mechanism requires. The
-authenticator does no I/O: its caller (`peer_link`) passes it each response and sends the request that it
-returns. Error messages are those of Kafka's client. KIP-43, KIP-152, KIP-368.
+authenticator does no I/O: its caller (`peer_link`) passes it each response and sends the request that the
+authenticator returns. Error messages are those of Kafka's client. KIP-43, KIP-152, KIP-368.
 """
 
 from __future__ import annotations

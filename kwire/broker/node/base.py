@@ -108,8 +108,8 @@ class NodeBase(ABC):
     def start(self) -> None:
         """Replay the metadata. On a new combined node, format the log directories first.
 
-        Raises StartRefused if another new node was not formatted. Raises FormatError, StorageError or
-        CorruptMetadata.
+        Raises StartRefused for a new node with only one role, which must be formatted before the start.
+        Raises FormatError, StorageError or CorruptMetadata.
         """
         config, rng = self.config, self.host.random("formatting")
         owners = load_meta_properties(self._disk, all_directories(config))

@@ -391,7 +391,7 @@ class BrokerLifecycleManager:
         self._log_once(text, refusal)
 
     def _check_duplicate(self) -> None:
-        """Handle that another session uses this broker id: the previous run's or that of a second broker."""
+        """Log that the controller has a session of this broker id: of the previous run or a second broker."""
         now_ms = self._host.internode_clock.monotonic_ms()
         if self._duplicate_since_ms is None:
             self._duplicate_since_ms = now_ms

@@ -49,10 +49,10 @@ class ConsoleProcess:
     ) -> None:
         """Set what the console may do.
 
-        It connects to a listener without authentication if there is one. It may then change the cluster only
-        if `may_write` is true. If all listeners require authentication, the console uses the broker's
-        credentials, and may change the cluster only if `writes_as_broker` is true. With `only_local_names`,
-        requests whose Host header is not a local name are rejected.
+        The console connects to a listener without authentication if there is one, and may then change the
+        cluster only if `may_write` is true. If all listeners require authentication, the console uses the
+        broker's credentials, and may change the cluster only if `writes_as_broker` is true. With
+        `only_local_names`, requests whose Host header is not a local name are rejected.
         """
         self._running = running
         self._may_write = may_write

@@ -100,7 +100,7 @@ class Fetching:
     def build_request(self, epoch: int, leader: PeerAddress | None, *, is_late: bool, now_ms: int) -> Send:
         """Build a Fetch or FetchSnapshot request to the leader.
 
-        If the leader is unknown, or `is_late` with its response, Fetch goes to the next server instead.
+        If the leader is unknown, or `is_late` with its response, send Fetch to the next server instead.
         """
         to, loading = leader, self._loading
         if to is None or is_late or self._doubts_leader:
@@ -110,7 +110,7 @@ class Fetching:
         return self._calls.send(FETCH, to, request, now_ms)
 
     def _next(self) -> PeerAddress | None:
-        """Return the next server at which to look for the leader: the servers in turn, or else the voters."""
+        """Return the next server to request the leader from: a bootstrap server, or else a voter, in turn."""
         servers = self._servers or [
             address
             for voter in self._log.voters
@@ -121,7 +121,10 @@ class Fetching:
         return servers[self._turn % len(servers)] if servers else None
 
     def failed(self, *, was_leader: bool, now_ms: int) -> None:
-        """Back off after a request without a useful response. `was_leader`: the leader sent no valid one."""
+        """Back off after a request without a useful response.
+
+        `was_leader`: the request went to the leader, which sent no valid response.
+        """
         # After another server has responded once, the next request goes to the leader again.
         self._doubts_leader = was_leader
         self._calls.rest(FETCH, now_ms)

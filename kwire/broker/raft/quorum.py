@@ -472,7 +472,7 @@ class Quorum:
     def when_synced(self, callback: Callable[[], None]) -> bool:
         """Return whether all votes and epochs of this node are durable. If not, call `callback` later.
 
-        Otherwise this node could lose an epoch or a leadership in a crash after another node has seen it.
+        An epoch or a leadership must be durable before another node sees it, because a crash would undo it.
         """
         if self._is_held:
             self._holding.append(callback)

@@ -1,12 +1,12 @@
 """Moves of replicas between log directories while clients use the replicas. KIP-113, KIP-858.
 
-Kafka's ReplicaAlterLogDirsThread does the same. The broker fills a future log in the new directory, region by
-region: a worker thread reads a region of the current log, and the event loop appends the region to the future
-log. Rolled segments of the future log are synced during the copy. When the future log has nearly caught up,
-the broker reports the new directory to the controller. After the controller has committed the new directory,
-the event loop copies the remaining records, and the future log replaces the current log. The replacement
-takes effect with the next turn of the event loop, while a worker still renames the directory. If the broker
-dies before the replacement, it finds both logs at the next start, and the move continues.
+Like Kafka's ReplicaAlterLogDirsThread, the broker fills a future log in the new directory, region by region:
+a worker thread reads a region of the current log, and the event loop appends the region to the future log.
+Rolled segments of the future log are synced during the copy. When the future log has nearly caught up, the
+broker reports the new directory to the controller. After the controller has committed the new directory, the
+event loop copies the remaining records, and the future log replaces the current log. The replacement takes
+effect with the next turn of the event loop, while a worker still renames the directory. If the broker dies
+before the replacement, it finds both logs at the next start, and the move continues.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 `leader.replication.throttled.rate` limits the bytes that a broker sends to followers, and
 `follower.replication.throttled.rate` limits the bytes that a broker fetches from leaders. Each limit applies
-only to the replicas in the topic configuration `*.replication.throttled.replicas` of the same side. The rate
-is measured over the last `replication.quota.window.num` windows. In-sync replicas are never throttled, so
-throttling never shrinks an ISR.
+only to replicas in the topic config `leader.replication.throttled.replicas` or
+`follower.replication.throttled.replicas`, respectively. The rate is measured over the last
+`replication.quota.window.num` windows. In-sync replicas are never throttled, so throttling never shrinks an
+ISR.
 """
 
 from __future__ import annotations

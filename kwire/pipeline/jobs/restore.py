@@ -322,8 +322,8 @@ def _mode(
 ) -> str:
     """Choose the delivery mode of a target partition with the end offset `end`.
 
-    `preserved` is the offset up to which an earlier run recorded SAME, or None. Raises ArchiveError if the
-    delivery of that run cannot continue with the same offsets. With a map, it would send all records again.
+    `preserved` is the offset up to which an earlier run recorded SAME, or None. Raises ArchiveError if this
+    run cannot continue that delivery with the same offsets. With a map, it would send all records again.
     """
     if progress(target) is not None:
         return MAP  # An earlier run of the job has begun with a map.

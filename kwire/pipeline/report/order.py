@@ -1,4 +1,4 @@
-"""Out-of-order records: how far a timestamp is behind the latest timestamp before it in the partition.
+"""Out-of-order records: how far a timestamp is behind the maximum of the partition's previous records.
 
 The input is the columns of a task, in offset order. The only state is the latest timestamp, which is reset
 when the partition changes or offsets decrease.
@@ -22,7 +22,7 @@ NOTHING: Final = np.iinfo(np.int64).min
 
 
 def behind_ms(columns: Iterable[tuple[Longs, Longs, Longs]]) -> Iterator[Longs]:
-    """Yield how many ms each record's timestamp is before the latest earlier timestamp; 0 if it is not.
+    """Yield how many ms each timestamp is before the maximum timestamp of the previous records, at least 0.
 
     The input is columns of partitions, offsets and timestamps in ms.
     """

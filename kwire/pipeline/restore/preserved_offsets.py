@@ -1,4 +1,4 @@
-"""Records of which partitions were restored with the archive's offsets: the files in `_restores`.
+"""The partitions that were restored with the archive's offsets, as listed by the files in `_restores`.
 
     <archive>/_restores/<cluster>/<topic id>/<partition>.json
     {"format": 1, "topic": "flights", "end": 336776}
@@ -33,7 +33,7 @@ class PreservedOffsets:
         return self._directory / target.cluster / target.topic_id / f"{partition}.json"
 
     def end(self, target: Origin, partition: int) -> int | None:
-        """Return the end offset that was recorded for a target partition, or None if there is no record.
+        """Return the end offset that was recorded for a target partition, or None if there is no file.
 
         Raises ArchiveError if the file is malformed.
         """

@@ -1,4 +1,4 @@
-"""Records of skipped corruption: the offsets that could not be read.
+"""Skipped corruption: the offsets that could not be read.
 
 If the option `onCorrupt` is `skip`, a reader skips a batch with a wrong CRC or an invalid header, and
 everything up to the next valid batch (see `scan.py`). It records the skipped offsets, to distinguish them

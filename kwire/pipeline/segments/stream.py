@@ -19,7 +19,7 @@ from kwire.pipeline.segments.plan import Range, check_bounds, readable_end, reso
 OffsetsByTopic = Mapping[str, Mapping[str, int]]
 """Offsets as Spark's Kafka source writes them: topic, then partition, then offset."""
 Offsets = dict[str, dict[str, int]]
-"""The same mapping as a mutable type."""
+"""Offsets like `OffsetsByTopic`, as a mutable type."""
 
 _PartitionKey = tuple[str, int]
 """A topic and a partition."""

@@ -178,7 +178,7 @@ def _logical_type_mismatch(
 
 
 def _single(schema: Any) -> Any:
-    """Return the only type besides null if a schema is such a union, or else the schema itself."""
+    """Return the other type if a schema is a union of null and one type, or else the schema itself."""
     if isinstance(schema, list):
         others = [branch for branch in schema if type_of(branch) != "null"]
         return others[0] if len(others) == 1 else schema

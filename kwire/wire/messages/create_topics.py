@@ -17,7 +17,7 @@ class CreateTopicsRequest(Message):
 
 
 class CreatableTopic(Message):
-    """A topic to create, with counts or with the replicas of each partition."""
+    """A topic to create, with partition count and replication factor, or with each partition's replicas."""
 
     name: Str = field()
     num_partitions: Int32 = field()
@@ -45,7 +45,7 @@ class CreateTopicsResponse(Message):
 
 
 class CreatableTopicResult(Message):
-    """Result for one topic; from version 5 on with its counts and configuration (KIP-525)."""
+    """Result for one topic; from version 5 on with partition count and configuration (KIP-525)."""
 
     name: Str = field()
     topic_id: Uuid = field("7+", ignorable=True)

@@ -16,7 +16,7 @@ EARLIEST: Final = -2
 
 @message(key=2, versions="1-11", flexible="6+")
 class ListOffsetsRequest(Message):
-    """A request for the offsets of timestamps, or of positions such as the log end."""
+    """A request for the offsets of timestamps, or for special offsets such as the log end offset."""
 
     replica_id: Int32 = field()
     isolation_level: Int8 = field("2+")

@@ -11,7 +11,7 @@ class WriteTxnMarkersRequest(Message):
 
 
 class WritableTxnMarker(Message):
-    """The result of one transaction, and its partitions."""
+    """The result of one transaction (commit or abort), and its partitions."""
 
     producer_id: Int64 = field()
     producer_epoch: Int16 = field()

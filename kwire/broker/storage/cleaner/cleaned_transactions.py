@@ -25,9 +25,9 @@ class CleanedTransactionMetadata:
     """The transactions of a log, read batch by batch, to decide which batches and markers to remove.
 
     Two rules are Kafka's, although they are peculiar, so that consumers read the same records as from Kafka:
-    - A commit marker is kept even without data of its transaction, if the log still has data of the producer
-      that was aborted before the log start offset.
-    - If the first batch that is read is after an abort marker, the producer's next transaction counts as
+    - A commit marker is kept even without data of its transaction, if the log still has data of an earlier
+      transaction of the producer, which was aborted before the log start offset.
+    - If reading starts after an abort marker that is in the index, its producer's next transaction counts as
       aborted.
 
     One rule is added. If no index entry shows that data was aborted, the data is kept, and then its abort

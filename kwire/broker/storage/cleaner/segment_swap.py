@@ -1,8 +1,8 @@
-"""The replacement of segments by a compacted segment. After a crash, either the former or the latter is used.
+"""The replacement of segments by a compacted segment. A crash leaves the old segments or the new one in use.
 
     prepare    rename the new files from .cleaned to .swap
-    sync       log recovery deletes the new segment after an earlier crash, and completes the swap after a
-               later crash
+    sync       after a crash before this step, log recovery deletes the new segment; after a later crash, it
+               completes the swap
     install    use the new segment in the log, and rename the old files to .deleted
     sync       otherwise a crash could leave an old segment beside the new segment, with the same offsets
     complete   remove the .swap suffix, from the log file last

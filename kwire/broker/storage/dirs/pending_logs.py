@@ -1,9 +1,9 @@
 """Logs that log recovery would not find after a crash: new logs, and future logs that replace current logs.
 
 A new log needs a durable `partition.metadata`. If an earlier topic had the same name, the offset checkpoints
-may still have the offsets of its log. They must be removed first, because a start after a crash would apply
-them to the new log. New logs are processed in batches. If a request waits for a log, the log is processed at
-once, concurrently with the current batch.
+may still have the offsets of its log. These offsets must be removed first, because a start after a crash
+would apply them to the new log. New logs are processed in batches. If a request waits for a log, the log is
+processed at once, concurrently with the current batch.
 
 A future log that replaces a current log (`LogReplacement`) is processed at once.
 """
@@ -55,7 +55,7 @@ class PendingLogs:
         """Add a new log.
 
         `checkpointed_in` is the directory whose checkpoints may have offsets of an earlier log with the same
-        topic and partition; None if they have none.
+        topic and partition; None if no checkpoints have any.
         """
         self._new[log] = checkpointed_in
 

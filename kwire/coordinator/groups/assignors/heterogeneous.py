@@ -130,8 +130,9 @@ class _MemberBalancer:
 
     Targets are a range of subscribers that starts at the left, at the fewest partitions. They get partitions
     in turn. The range grows to the right when the targets have as many partitions as the next subscriber.
-    Sources are a range that ends at the right, at the most partitions. They give up partitions in the same
-    way. A source without partitions of this topic is excluded: it is swapped with the last source.
+    Sources are a range that ends at the right, at the most partitions. They give up partitions in turn, and
+    the range grows to the left. A source without partitions of this topic is excluded: it is swapped with the
+    last source.
     """
 
     def __init__(self, sizes: list[int]) -> None:
