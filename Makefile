@@ -12,7 +12,7 @@ SPARK_READY := interop/target/venv/.complete
 SOURCES := kwire simulation interop bench tests docs/site
 MKDOCS := env NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
-COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 # `make serve ARGS="--set num.partitions=12"`, `make test ARGS="-k fetch"`
@@ -142,10 +142,11 @@ bench: $(READY) ## measure performance, beside Apache Kafka if Java is installed
 
 .PHONY: lock
 lock: $(READY) ## pin the newest versions that pyproject.toml allows
-	$(COMPILE) --upgrade --output-file requirements/runtime.lock
-	$(COMPILE) --upgrade --extra console --output-file requirements/console.lock
-	$(COMPILE) --upgrade --extra dev --output-file requirements/dev.lock
-	$(COMPILE) --upgrade --extra pipeline --output-file requirements/pipeline.lock
+	$(COMPILE) --upgrade --output-file requirements/runtime.lock pyproject.toml
+	$(COMPILE) --upgrade --extra console --output-file requirements/console.lock pyproject.toml
+	$(COMPILE) --upgrade --extra dev --output-file requirements/dev.lock pyproject.toml
+	$(COMPILE) --upgrade --group build --constraint requirements/dev.lock --output-file requirements/build.lock
+	$(COMPILE) --upgrade --extra pipeline --output-file requirements/pipeline.lock pyproject.toml
 	@! grep -nE '^-|://' requirements/*.lock || { echo "a lock file names an index or a path." >&2; exit 1; }
 
 .PHONY: clean
