@@ -266,7 +266,7 @@ def _measure_gap(cluster: Cluster, leader: int, *, cleanly: bool) -> float:
 def _longest_gap(acknowledged: list[float], since: float) -> float:
     """Return the longest interval between acknowledgements that ends after `since`, in seconds.
 
-    Returns `since`, a very large number, if there is no such interval.
+    Returns `since`, a time of `perf_counter`, if there is no such interval: it is longer than any interval.
     """
     return max((after - before for before, after in pairwise(acknowledged) if after > since), default=since)
 

@@ -61,7 +61,7 @@ def list_groups(cluster: ClusterClient) -> dict[str, ListedGroup]:
 
 
 def describe_group(cluster: ClusterClient, known: ListedGroup) -> Group:
-    """Describe a group with its members. Groups that are not in DESCRIBED get no members.
+    """Describe a group with its members, or without members if its type is not in DESCRIBED.
 
     Raises ApiError, Disconnected.
     """

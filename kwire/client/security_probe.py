@@ -70,7 +70,7 @@ class _Probe:
             return False
 
     def tls_alert(self) -> SecurityMismatch | None:
-        """Return the TLS alert that the listener sends after a handshake as an error, or None."""
+        """Return an error for the TLS alert that the listener sends after a handshake; None without one."""
         from kwire.client.tls import explain_handshake_error
 
         tls = self._security.tls

@@ -112,7 +112,7 @@ def _window(request: PageRequest, bounds: LogOffsets) -> tuple[list[Batch], LogO
 def _local_replica(log_dirs: Sequence[str], name: str, end: int) -> LocalReplica | None:
     """Return the files of the partition `name`; None if this broker has no replica of it.
 
-    `end` is the high watermark, and the end offset of the last segment.
+    `end` is the high watermark, up to which the last segment is drawn.
     """
     for log_dir in log_dirs:
         directory = os.path.join(log_dir, name)

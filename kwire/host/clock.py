@@ -147,14 +147,14 @@ class TimerQueue:
         callback: Callable[[], None],
         deadline_after: Callable[[int], int] | None = None,
     ) -> QueuedTimer:
-        """Schedule `callback` for the time `deadline_ms`. `shift` moves timers that have `deadline_after`."""
+        """Schedule `callback` for the time `deadline_ms`. For `deadline_after`, see `QueuedTimer`."""
         order = self.next_order()
         timer = QueuedTimer(self, deadline_ms, order, callback, deadline_after)
         heappush(self._heap, (deadline_ms, order, timer))
         return timer
 
     def shift(self, delay_ms: int) -> None:
-        """Add `delay_ms` to the deadlines of all timers that have `deadline_after`."""
+        """Add `delay_ms` to the deadlines of all timers of clocks that can be paused."""
         moved = []
         for deadline_ms, order, timer in self._heap:
             if timer.deadline_after is not None:

@@ -203,7 +203,10 @@ class Faults:
         seconds: float,
         **options: Unpack[FaultOptions],
     ) -> Fault:
-        """Add a fault: the connection's requests wait for this many seconds of the broker's clock."""
+        """Add a fault: the request, and later requests on its connection, wait for `seconds`.
+
+        The broker's clock measures this time.
+        """
         if not seconds >= 0:
             raise ValueError(f"a delay of {seconds:g} s: pass 0 or more")
         fault = Fault(

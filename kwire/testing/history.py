@@ -110,7 +110,7 @@ class _Sent:
 
 
 class _Delivery(NamedTuple):
-    """A record that a reader got. If the value is None, the reader's new position after a seek."""
+    """A record that a reader got, or, if the value is None, a seek of the reader to the offset."""
 
     partition: Partition
     offset: int

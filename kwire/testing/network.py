@@ -203,7 +203,10 @@ class Network:
         return self._between(faults.shortest_ms, faults.longest_ms)
 
     def break_at_ms(self, delay_ms: int) -> int | None:
-        """Return in how many ms the connection breaks during a frame's `delay_ms` in flight, or None."""
+        """Return after how many ms, at most `delay_ms`, the connection breaks; None if it does not break.
+
+        `delay_ms` is the time for which a frame is in flight.
+        """
         return self._between(0, delay_ms) if self._happens(self.faults.breaks) else None
 
     def surviving_count(self, most: int) -> int:

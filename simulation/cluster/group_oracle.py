@@ -87,8 +87,8 @@ class GroupOracle:
     ) -> None:
         """Note that the coordinator confirmed these partitions to a member of the consumer protocol.
 
-        The response count was `requested_at` when the member sent its heartbeat. Raises Violation if another
-        member was already the next confirmed owner then.
+        `requested_at` is the value of `response_count` when the member sent its heartbeat. Raises Violation
+        if the coordinator had already confirmed a later owner of one of these partitions at that time.
         """
         self.response_count += 1
         for tp in partitions:

@@ -293,10 +293,10 @@ class ClusterDirectory:
         cluster_id: str,
         settings: Mapping[str, str],
     ) -> None:
-        """Write and format the missing nodes, with unfinished properties that `_finish` renames.
+        """Write the properties of the missing nodes, and format their data directories.
 
-        The first controllers are formatted as voters; later controllers join the quorum when they start.
-        Raises CommandError.
+        The properties files have temporary names until `_finish` renames them. The first controllers are
+        formatted as voters; later controllers join the quorum when they start. Raises CommandError.
         """
         rng = random.SystemRandom()
         at = assign_ports(missing, port)
@@ -307,7 +307,7 @@ class ClusterDirectory:
         if static and new:
             raise CommandError(
                 f"the cluster in {self.path} has static controller.quorum.voters, so no controller can be "
-                f"added: a new cluster can have more"
+                f"added: create a new cluster with more controllers in another directory (--dir)"
             )
         quorum = ControllerAddresses([*servers, *new.values()], static)
         brokers = sum(BROKER in roles for roles in missing.values()) + sum(node.is_broker for node in nodes)

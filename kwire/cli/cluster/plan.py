@@ -39,8 +39,8 @@ class NodeCounts(NamedTuple):
         brokers = len(known) - len(alone)
         if (self.combined and (self.controllers or alone)) or (self.controllers and both):
             raise UsageError(
-                "the controllers of a cluster are either all combined nodes or all separate: use the same "
-                "option, --combined or --controllers, as at the start"
+                "the controllers of a cluster are either all combined nodes or all separate: use the option, "
+                "--combined or --controllers, with which the cluster was created"
             )
         combined = _node_count("--combined", self.combined, len(both), MAX_CONTROLLERS, "combined nodes")
         if not known and self[:2] == (None, None):

@@ -69,7 +69,7 @@ def findings(machine: MachineFacts, backlog: int) -> Iterator[Finding]:
     else:
         yield warning(
             "records",
-            "validated in Python, which costs a producer several times as much processor time",
+            "validated in Python, so a produced record costs the broker several times as much processor time",
             "install a C compiler and Python's headers, then install kwire again",
         )
     yield from _files(machine)

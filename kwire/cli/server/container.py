@@ -75,7 +75,8 @@ def apply_image_defaults(environ: Mapping[str, str], given: Sequence[str] = ()) 
     if settings.get("KAFKA_PROCESS_ROLES") == "controller":
         if advertised:
             raise CommandError(
-                "KAFKA_ADVERTISED_LISTENERS is set, but clients do not connect to controllers: remove it"
+                "KAFKA_ADVERTISED_LISTENERS is set, but this node is not a broker, so it advertises no "
+                "listeners to clients: remove the variable"
             )
         settings.pop("KAFKA_ADVERTISED_LISTENERS", None)
     elif advertised and not settings.get("KAFKA_LISTENERS"):
@@ -159,7 +160,8 @@ def _check_health(properties: str, environ: Mapping[str, str]) -> int:
 def health_address(properties: str, environ: Mapping[str, str]) -> tuple[str, int]:
     """Return the address of the first listener that is not a controller's, or else of the first listener.
 
-    Other settings are not validated, since some may be arguments of `run`. Raises CommandError.
+    Other settings are not validated, because the image's script `run` may have set some of them as arguments,
+    which the health check does not see. Raises CommandError.
     """
     try:
         with open(properties, encoding="iso-8859-1") as file:

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 class SimulatedBroker:
-    """A broker that a test can kill and start. A method has no effect if a fault has done the same before."""
+    """A broker that a test can kill and start.
+
+    `crash` has no effect if a fault has killed the process already, and `start` has none if it is running.
+    """
 
     def __init__(self, environment: SimulatedEnvironment, node_id: int) -> None:
         self.node_id = node_id

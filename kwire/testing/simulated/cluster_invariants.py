@@ -3,7 +3,7 @@
 - A partition has at most one leader per leader epoch. Leader epochs and partition epochs only increase.
 - The high watermark of a leader does not decrease. Below its own high watermark, each replica has the same
   batches as the leader: same offsets, leader epochs and CRCs.
-- The high watermark is only above records that at least `min.insync.replicas` replicas have.
+- At least `min.insync.replicas` replicas have the records below the high watermark.
 - Each replica in the ISR has every committed record, if its broker runs with the broker epoch that the
   controller knows.
 - Leaders are elected from the ISR or the ELR. An unclean leader election loses the records that the new
@@ -356,7 +356,7 @@ class ClusterInvariants:
         )
 
     def _record_lost(self, topic_partition: TopicPartition, log: Log, committed: CommittedPartition) -> None:
-        """Record values that this former leader still believes to be committed."""
+        """Record the values that the former leader with the log `log` still believes to be committed."""
         content = _content(log, log.log_start_offset, log.high_watermark)
         for at, header in batches(content):
             if not header.is_control and header.next_offset > committed.end:

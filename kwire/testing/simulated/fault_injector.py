@@ -119,7 +119,8 @@ class FaultInjector:
     def _pick_replaceable_node(self, *, forgets: bool) -> ClusterNode | None:
         """Choose a node whose data is replicated, or return None.
 
-        With `forgets`, a node that is also a controller must not be needed for its votes.
+        With `forgets`, the node will lose its disk. A node that is also a controller then loses its votes, so
+        it is chosen only if all voters are caught up and agree on the leader.
         """
         if self._down or not self._all_in_sync():
             return None

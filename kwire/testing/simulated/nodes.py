@@ -51,7 +51,9 @@ SCALED_TIMEOUTS: Final = {
 
 
 class ClockDrift(NamedTuple):
-    """The speed of a node's clocks, and the lead of its wall clock. New processes have no speed error yet.
+    """The speed of a node's clocks, and the lead of its wall clock.
+
+    The error of the speed accumulates from the start of a process, and is 0 at the start.
 
     The timeouts allow speeds of 50 % to 200 %: even when one node is four times as fast as another,
     heartbeats of the slow node must arrive within the session timeout of the fast node.

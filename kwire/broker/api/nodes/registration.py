@@ -44,9 +44,9 @@ def _warn_about_unsupported_features(node: ControllerRole, broker_id: int) -> No
     if unserved and own and broker_id != node.node_id:
         options = " ".join(f"--feature {name}=0" for name in unserved)
         node.host.logger("kwire.node").warning(
-            "Broker %d registers and may use %s, which this node does not support: "
-            "run kafka-features downgrade %s",
-            *(broker_id, ", ".join(unserved), options),
+            "The cluster has enabled %s, which this node does not support, and the new broker %d may use it: "
+            "to disable it, run kafka-features downgrade %s",
+            *(", ".join(unserved), broker_id, options),
         )
 
 
