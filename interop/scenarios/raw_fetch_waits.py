@@ -28,6 +28,8 @@ LARGE_BYTES = 300_000
 WAIT_MS = 1_200
 SOON_S = 0.6
 NEVER_BYTES = 16 << 20
+SHARED_WAIT_MS = 600
+"""The wait of fetches that share a connection."""
 
 
 def write(
@@ -297,4 +299,46 @@ def rejected_batch_rolls_segment(broker: Broker) -> Any:
             end = 5 if name == "appended" else 4
             steps += [timed_fetch(client, topic, offset, 1, 0) for offset in range(end)]
             seen[name] = steps
+    return seen
+
+
+@scenario()
+def fetches_on_one_connection(broker: Broker) -> Any:
+    """Send several fetches at once on one connection, from partitions with and without records.
+
+    Observe for each fetch how many waits have passed, and how many batches it returns. In "meanwhile", a
+    record is appended to partition 2 during the first wait.
+    """
+    topic = "raw-waits-shared"
+    seen: dict[str, Any] = {}
+    with RawClient(broker.bootstrap) as other:
+        create_topic(other, topic, 4)
+        assert produce(other, topic, Batch([Record(bytes(10))]).encode(), partition=1)
+        for name, indexes in {
+            "quiet": [0, 0],
+            "quiet first": [0, 1, 1, 0],
+            "quiet last": [1, 1, 0, 0],
+            "meanwhile": [0, 2, 3],
+        }.items():
+            with RawClient(broker.bootstrap) as client:
+                began = time.monotonic()
+                for index in indexes:
+                    partitions = [{"Partition": index, "FetchOffset": 0, "PartitionMaxBytes": NEVER_BYTES}]
+                    client.send(
+                        "Fetch",
+                        12,
+                        MaxWaitMs=SHARED_WAIT_MS,
+                        MinBytes=1,
+                        MaxBytes=NEVER_BYTES,
+                        Topics=[{"Topic": topic, "Partitions": partitions}],
+                    )
+                if name == "meanwhile":
+                    time.sleep(SHARED_WAIT_MS / 3000)
+                    assert produce(other, topic, Batch([Record(bytes(10))]).encode(), partition=2)
+                seen[name] = []
+                for _ in indexes:
+                    response = client.receive("Fetch", 12)
+                    waits = (time.monotonic() - began) * 1000 / SHARED_WAIT_MS
+                    found = response["Responses"][0]["Partitions"][0]
+                    seen[name].append([int(waits + 0.1), len(list(walk(found["Records"] or b"")))])
     return seen

@@ -189,7 +189,7 @@ class Interceptor:
     def _respond_with_error(
         self, channel: Channel, frame: memoryview, exchange: Exchange, code: ErrorCode
     ) -> None:
-        interrupt = channel.interrupt
+        channel.fetches.complete_all()
         context = channel.open_slot(exchange.header, self._loop.now_ms(), len(frame))
         self._pending.append(_PendingResponse(context, exchange, None))
         try:
@@ -197,8 +197,6 @@ class Interceptor:
             context.refuse(ApiError(code))
         except WireError:
             context.close_connection()  # the response has no error field, as for Produce with acks=0
-        if interrupt is not None:
-            interrupt()
 
     def _track_fetch_session(self, channel: Channel, exchange: Exchange) -> None:
         """Track the partitions of a fetch session. Incremental requests name only changed partitions."""

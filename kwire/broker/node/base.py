@@ -197,10 +197,10 @@ class NodeBase(ABC):
 
     def channel_closed(self, channel: Channel) -> None:
         """Clean up after a closed connection and cancel its delayed request."""
-        interrupt = channel.interrupt
+        complete = channel.fetches.complete
         channel.close()
-        if interrupt is not None:
-            interrupt()
+        if complete is not None:
+            complete()
 
     # --- data for request handlers
 

@@ -163,10 +163,15 @@ async def test_list_offsets_after_produce_sees_its_records() -> None:
             assert [base_offset(third), offset(last)] == [done + 2, done + 3]
 
 
-async def test_request_after_a_delayed_fetch_completes_the_fetch() -> None:
-    """The clock does not advance: the delayed fetch completes at once, without records."""
+async def test_request_after_delayed_fetches_completes_them() -> None:
+    """The clock does not advance: the delayed fetches complete at once, without records."""
     async with start_broker_and_connect() as (client, _):
-        for pipelined in (LATEST_OFFSET, PRODUCE):
-            poll, _ = await client.request(POLL, pipelined)
-            (fetched,) = poll.responses[0].partitions
-            assert (fetched.error_code, len(fetched.records or b"")) == (0, 0)
+        for before, pipelined in (
+            ([POLL], LATEST_OFFSET),
+            ([POLL, POLL], LATEST_OFFSET),
+            ([POLL, POLL], PRODUCE),
+        ):
+            *polls, _ = await client.request(*before, pipelined)
+            for poll in polls:
+                (fetched,) = poll.responses[0].partitions
+                assert (fetched.error_code, len(fetched.records or b"")) == (0, 0)

@@ -6,6 +6,7 @@ The handler of an API is imported when the API is first called.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kwire.broker.api.dispatch.handlers import (
@@ -30,8 +31,8 @@ Routes = tuple[dict[int, SupportedApi], dict[int, Handler]]
 """The APIs of a listener role by API key, and the handlers that were imported so far, by API key."""
 
 _CONTROLLER = ListenerRole.CONTROLLER
-_PRODUCE = ApiKey.PRODUCE
-"""A global variable is read for each request, because an Enum lookup takes six times as long."""
+_PRODUCE, _FETCH = ApiKey.PRODUCE, ApiKey.FETCH
+"""Global variables are read for each request, because an Enum lookup takes six times as long."""
 
 
 class Dispatcher:
@@ -46,12 +47,12 @@ class Dispatcher:
         """Return whether a frame must wait for the responses to earlier requests of its connection.
 
         Apache Kafka handles the requests of a connection one at a time, so that each request sees the effects
-        of earlier ones. kwire has two exceptions: a request that arrives during a long poll ends the long
-        poll, and a Produce need not wait if all pending requests are Produces, because these are appended in
-        order and no request reads in between.
+        of earlier ones. kwire has two exceptions. Behind delayed Fetches, a Fetch is queued, and any other
+        request completes them. A Produce need not wait if all pending requests are Produces, because these
+        are appended in order and no request reads in between.
         """
-        slots = channel.slots
-        if not slots or channel.interrupt is not None:
+        slots, fetches = channel.slots, channel.fetches
+        if not slots or fetches.complete is not None or fetches.queued:
             return False
         if int.from_bytes(frame[:2], "big") == _PRODUCE:
             # Later requests wait for a request other than Produce, so only the last slot can have one.
@@ -65,15 +66,12 @@ class Dispatcher:
         connection.
         """
         authentication = channel.authentication
-        if authentication is not None:
-            interrupt = channel.interrupt
-            if authentication.handle_frame(channel, frame, now_ms):
-                if interrupt is not None:
-                    interrupt()
-                return
+        if authentication is not None and authentication.handle_frame(channel, frame, now_ms):
+            channel.fetches.complete_all()
+            return
         repeated = channel.repeated_request
-        # The fast path needs a connection without pending requests: their responses come first, and a pending
-        # long poll must end.
+        # The fast path needs a connection without pending requests: their responses come first, and delayed
+        # Fetches must complete.
         if repeated is not None and not channel.slots:
             response = repeated.respond(frame)
             if response:
@@ -97,14 +95,46 @@ class Dispatcher:
                 )
             from kwire.broker.api.cluster.api_versions import complete_unsupported
 
+            channel.fetches.complete_all()
             complete_unsupported(channel.open_slot(header, now_ms, len(frame)))
             return
         request = decode_request(header, frame, position)
         handler = handlers.get(header.api_key)
         if handler is None:
             handler = handlers[header.api_key] = self._handler(header.api_key, role)
-        interrupt = channel.interrupt
+        fetches = channel.fetches
+        if fetches.complete is not None or fetches.queued:
+            if header.api_key == _FETCH:
+                # Keep the frame, because the decoded request would take much more memory.
+                context = channel.open_slot(header, now_ms, len(frame))
+                start = partial(self._start_queued_fetch, handler, context, frame, position)
+                fetches.append(start, self._node.host.call_soon)
+                return
+            # The response comes after those of the delayed Fetches, so they complete now.
+            fetches.complete_all()
         context = channel.open_slot(header, now_ms, len(frame))
+        self._call(handler, context, request)
+        if (
+            context.fast_path is not None
+            and context.reply is not None
+            and len(frame) <= MAX_REPEATED_BYTES
+            and (authentication is None or not authentication.session_expires)
+        ):
+            (piece,) = context.reply
+            assert isinstance(piece, bytearray)
+            channel.repeated_request = RepeatedRequest(header, frame, piece, context.fast_path)
+
+    def _start_queued_fetch(
+        self, handler: Handler, context: RequestContext, frame: memoryview, position: int, may_wait: bool
+    ) -> None:
+        """Handle a Fetch that has waited for its turn. The body of the request begins at `position`."""
+        request: Any = decode_request(context.header, frame, position)
+        if not may_wait or self._node.stopping:
+            request.max_wait_ms = min(request.max_wait_ms, 0)
+        self._call(handler, context, request)
+
+    def _call(self, handler: Handler, context: RequestContext, request: Message) -> None:
+        """Call a handler, and respond with an error if it fails."""
         context.request = request
         try:
             reply = handler(self._node, context, request)
@@ -117,26 +147,14 @@ class Dispatcher:
             self._node.host.logger("kwire.dispatch").exception(
                 "Handling request %s from %s failed; responding with UNKNOWN_SERVER_ERROR. "
                 "The request is %.2000r",
-                header,
-                channel.peer_host,
+                context.header,
+                context.channel.peer_host,
                 request,
                 extra={"request": context.request_id},
             )
             reply = context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         if not isinstance(reply, Delayed):
             context.complete(reply)
-        if (
-            context.fast_path is not None
-            and context.reply is not None
-            and len(frame) <= MAX_REPEATED_BYTES
-            and (authentication is None or not authentication.session_expires)
-        ):
-            (piece,) = context.reply
-            assert isinstance(piece, bytearray)
-            channel.repeated_request = RepeatedRequest(header, frame, piece, context.fast_path)
-        if interrupt is not None:
-            # The response must wait for an earlier long poll of the connection, so end the long poll now.
-            interrupt()
 
     def _handler(self, api_key: int, role: ListenerRole) -> Handler:
         """Return the function for an API on a listener of this role: its handler or a forwarding function."""

@@ -162,7 +162,7 @@ class _Fetch:
         """Delay the response until there are more records, at most for `max_wait_ms`."""
         self._node.quorum.wait(self.complete, for_written=self._is_voter)
         self._timer = self._node.host.internode_clock.schedule(self._request.max_wait_ms, self.complete)
-        self._context.channel.interrupt = self.complete
+        self._context.channel.fetches.begin_wait(self.complete)
 
     def complete(self) -> None:
         """Read the log again and respond, unless the request is already completed."""
@@ -170,8 +170,7 @@ class _Fetch:
         if self._timer is not None:
             self._timer.cancel()
         channel = self._context.channel
-        if channel.interrupt == self.complete:
-            channel.interrupt = None
+        channel.fetches.end_wait(self.complete)
         if channel.closed or self._context.completed or not self._node.quorum.when_synced(self.complete):
             return
         try:

@@ -310,7 +310,7 @@ class _Fetch:
         for partition, _, _ in self._watched:
             partition.delayed_fetches[self] = None
         self._timer = self._node.host.schedule(self._request.max_wait_ms, self.complete)
-        self._context.channel.interrupt = self.complete
+        self._context.channel.fetches.begin_wait(self.complete)
 
     def try_complete(self) -> None:
         """Respond if the partitions together have at least `min_bytes` of new records."""
@@ -353,8 +353,7 @@ class _Fetch:
         if self._timer is not None:
             self._timer.cancel()
         channel = self._context.channel
-        if channel.interrupt == self.complete:
-            channel.interrupt = None
+        channel.fetches.end_wait(self.complete)
         if channel.closed or self._context.completed:
             return
         try:

@@ -217,7 +217,7 @@ class _FollowerFetch:
         assert session is not None
         session.waiting_fetch = self
         self._timer = self._node.host.internode_clock.schedule(self._request.max_wait_ms, self.complete)
-        self._context.channel.interrupt = self.complete
+        self._context.channel.fetches.begin_wait(self.complete)
 
     def wake(self) -> None:
         """Check at the end of this turn of the event loop whether to respond, because a partition changed."""
@@ -258,7 +258,6 @@ class _FollowerFetch:
             session.waiting_fetch = None
         if self._timer is not None:
             self._timer.cancel()
-        if channel.interrupt == self.complete:
-            channel.interrupt = None
+        channel.fetches.end_wait(self.complete)
         if response is not None:
             self._context.complete(response)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from kwire.broker.api.request.error_responses import error_response
+from kwire.broker.api.request.fetch_queue import FetchQueue
 from kwire.broker.api.request.repeated_request import FastPath, RepeatedRequest
 from kwire.broker.api.request.request_log import client_bytes, request_id
 from kwire.broker.api.request.request_metrics import RequestMetrics
@@ -81,8 +82,8 @@ class Channel:
         "closed",
         "closing",
         "ending",
+        "fetches",
         "id",
-        "interrupt",
         "listener",
         "local_host",
         "logger",
@@ -149,8 +150,7 @@ class Channel:
         self.closing = False
         """Whether to close the connection after the responses that `take_ready` has returned."""
         self.closed = False
-        self.interrupt: Callable[[], None] | None = None
-        """The function that completes the pending long poll, which later requests wait for; or None."""
+        self.fetches = FetchQueue()
         self.repeated_request: RepeatedRequest | None = None
         """The last request that the client may repeat byte for byte, with its response; or None."""
 
@@ -218,7 +218,7 @@ class Channel:
         return pieces
 
     def _drop_slots(self) -> None:
-        self.interrupt = None
+        self.fetches.clear()
         self.slots.clear()
         self.pending_bytes = 0
         self.queued_bytes = 0

@@ -112,6 +112,10 @@ class ClusterView(Protocol):
     @property
     def image(self) -> MetadataImage: ...
     @property
+    def stopping(self) -> bool:
+        """Whether the node has completed its delayed requests, to shut down."""
+
+    @property
     def controller(self) -> ControllerPort:
         """The active controller, on this node or another one."""
 
