@@ -99,7 +99,14 @@ def brokers(node: BrokerRole, image: MetadataImage, listener: str) -> list[Metad
 
 
 def controller_id(node: BrokerRole, image: MetadataImage) -> int:
-    """Return the id of a random unfenced broker, because every broker forwards requests to the controller."""
+    """Return the id of this broker, or of a random unfenced broker if this broker is fenced.
+
+    Every broker forwards requests to the controller. Apache Kafka always returns a random unfenced broker.
+    That broker may have failed, because its session has not timed out yet, and the client would wait for it.
+    """
+    own = image.brokers.get(node.node_id)
+    if own is not None and not own.fenced:
+        return node.node_id
     alive = image.alive_brokers()
     return node.host.random("metadata responses").choice(alive).broker_id if alive else NO_CONTROLLER
 

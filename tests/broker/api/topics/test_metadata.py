@@ -8,6 +8,7 @@ import pytest
 
 from kwire.broker.metadata.image import PartitionImage
 from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.describe_cluster import DescribeClusterRequest
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kwire.wire.primitives import Uuid
 from tests.node_harness import NodeHarness
@@ -78,6 +79,22 @@ def test_the_own_broker_is_returned_if_all_are_fenced(harness: NodeHarness) -> N
     response = fetch_metadata(harness, 13, ["a"])
     assert response.brokers == [described]
     assert response.controller_id == -1
+
+
+def test_the_responding_broker_is_the_controller_unless_it_is_fenced(harness: NodeHarness) -> None:
+    """A random other broker may have failed, and its session may not have timed out yet."""
+    for broker_id in (2, 3):
+        harness.add_broker(broker_id)
+    harness.add_broker(4, fenced=True)
+
+    def controllers() -> set[int]:
+        described = harness.call(2, DescribeClusterRequest())
+        return {fetch_metadata(harness, 13, []).controller_id, described.controller_id}
+
+    assert controllers() == {1}
+    image = harness.node.image
+    image.brokers = {**image.brokers, 1: image.brokers[1]._replace(fenced=True)}
+    assert set().union(*(controllers() for _ in range(20))) == {2, 3}
 
 
 @pytest.mark.parametrize("version", [0, 1, 4, 9, 13])
