@@ -191,7 +191,7 @@ class Cluster(ABC):
         self.await_all(lambda one: len(one.isrs) == REPLICAS and one.leader == one.replicas[0], topic)
 
     def await_all(self, condition: Callable[[PartitionMetadata], bool], *topics: str) -> float:
-        """Wait until each partition of these topics meets a condition. Returns that `perf_counter` time."""
+        """Wait until all partitions of these topics meet a condition. Return the `perf_counter` time then."""
         admin, deadline = self.admin, time.perf_counter() + START_SECONDS
         while True:
             known = admin.list_topics(timeout=30).topics

@@ -32,7 +32,7 @@ class TopicConfig:
 
 
 def random_topic(random: Random) -> TopicConfig:
-    """Return Kafka's default configurations half of the time."""
+    """Return Kafka's default configurations or, half of the time, random ones."""
     if random.random() < 0.5:
         return TopicConfig()
     return TopicConfig(

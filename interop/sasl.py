@@ -63,7 +63,7 @@ def jaas(mechanism: str) -> str:
 def secured(
     like: Broker, mechanisms: tuple[str, ...] = (PLAIN,), overrides: Settings | None = None
 ) -> Iterator[Secured]:
-    """Start a broker with the listener SECURED, and discard the broker at the end of the block."""
+    """Start a broker like `like` with the listener SECURED, and discard the broker after the block."""
     one = Secured(like, mechanisms, overrides)
     try:
         one.broker.start()
@@ -207,7 +207,7 @@ class Talk:
                 place["SessionLifetimeMs"] = "some"
 
     def hide_server_first(self) -> bytes | None:
-        """Mask random parts of the server's first message in `seen`. Returns the message, or None if none."""
+        """Mask random parts of the server's first message in `seen`. Return the message if there is one."""
         place = self.seen[-1][0]
         if not isinstance(place, dict):
             return None

@@ -1,8 +1,8 @@
 """Unmodified clients that produce to a topic and consume it, each in a thread. They record a history.
 
 The clients have default settings, except for some timeouts of minutes, so the history shows what users would
-see. A producer sends slowly, so that it is active during the whole scenario. Each producer sends a record
-once, to a partition that the number of the record determines.
+see. A producer sends slowly, so that it is active during the whole scenario. A producer numbers its records
+and sends each of them once, to a partition that the number determines.
 """
 
 # The type annotations of the client libraries are incomplete.

@@ -14,7 +14,8 @@ from kwire.wire.records.metadata import RegisterBrokerRecord, RegisterController
 def image_at(home: Path, last_offset: int) -> list[str]:
     """Return the records of the image at `last_offset`, as sorted text. `home` is the log's directory.
 
-    The records come from the newest snapshot that has no later offset, and from the log after the snapshot.
+    The records come from the newest snapshot that ends at `last_offset` or before, and from the log after the
+    snapshot.
     """
     ends = {int(path.name.partition("-")[0]): path for path in home.glob("*-*.checkpoint")}
     start = max((end for end in ends if end <= last_offset + 1), default=0)

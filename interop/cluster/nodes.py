@@ -272,7 +272,7 @@ class Cluster:
     ) -> None:
         """Create a topic through the broker `queried_id`, and wait until all its replicas are in sync.
 
-        `assigned` is that of `make_topic`. `expected` are the accepted error codes.
+        `assigned` has the form that `make_topic` describes. `expected` are the accepted error codes.
         """
         topic = {
             "Name": name,
@@ -309,8 +309,8 @@ class Cluster:
     def metadata(self, *topics: str, queried_id: int | None = None, everything: bool = False) -> Fields:
         """Return the Metadata response for these topics, or for all topics with `everything`.
 
-        `queried_id` is the broker to query (default: the first that responds). Raises ConnectionError without
-        a response.
+        `queried_id` is the broker to query (default: the first that responds). Raises ConnectionError if no
+        broker responds.
         """
         wanted = [{"TopicId": bytes(16), "Name": name} for name in topics]
         error: Exception | None = None

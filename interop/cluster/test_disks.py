@@ -91,10 +91,10 @@ def clients(cluster_kind: str) -> list[type[Client]]:
 def without_transactions(cluster_kind: str) -> list[type[Client]]:
     """Return the clients. Unless all nodes are kwire, leave out the transactional producer.
 
-    The last write of a transaction coordinator may wait for a minute until it times out: Apache Kafka's
-    leader waits for a replica that the controller has just removed from the ISR, because the replica caught
-    up recently and its broker is alive. The leader checks this again only when another follower fetches later
-    records.
+    The last write of a transaction coordinator may wait for a minute until it times out. Apache Kafka's
+    leader waits for a replica that was recently caught up and whose broker is alive, even after the
+    controller has removed the replica from the ISR. The leader stops waiting only when another follower
+    fetches later records.
     """
     return [
         each for each in clients(cluster_kind) if cluster_kind == "kwire" or each is not TransactionalWriter

@@ -141,8 +141,8 @@ class Operator(threading.Thread):
 def force_election(cluster: Cluster, last: int = 0) -> None:
     """Send EndQuorumEpoch in the leader's name to the other voters, and wait for another election.
 
-    The voter `last` gets the request last. This voter can still be elected, because by then the other voters
-    no longer follow the leader.
+    Each request names its receiver as the preferred candidate. The voter `last` gets its request after the
+    other voters, which then no longer follow the leader and can vote for `last`.
     """
     found = quorum_of_the_leader(cluster)
     leader: int = found["LeaderId"]

@@ -114,7 +114,7 @@ def copier(bootstrap: str, directory: Path, partition: int) -> JavaProgram:
 
 @pytest.mark.parametrize("cluster_kind", CLUSTER_KINDS)
 def test_transactional_message_copier_copies_in_order_with_aborts(cluster_kind: str) -> None:
-    """Run two copiers, which exit if fenced. Once, a copier is killed and replaced with the same id."""
+    """Run two copiers, which exit if fenced. Kill one, and start it again with its transactional id."""
     with (
         Cluster(CLUSTER_KINDS[cluster_kind], broker_kills.SETTINGS).start() as cluster,
         tempfile.TemporaryDirectory(prefix="interop-copiers-") as directory,

@@ -120,9 +120,9 @@ def stable_end(broker: Broker, topic: str, partition: int) -> int:
 
 
 def kill_on_its_way(jobs: Jobs, config: Mapping[str, Any], pair: Pair, chance: Random, records: int) -> None:
-    """Start the mirror. When the target has more records, kill the driver and its child processes.
+    """Start the mirror. Once it has mirrored some records, kill the driver and its child processes.
 
-    The number of new records is random, and at most a fifth of `records`.
+    The number of these records is random, and at most a fifth of `records`.
     """
     consumer = Consumer({"bootstrap.servers": pair.target.bootstrap, "group.id": "watch"})
     wanted = size(consumer, "flights" + SUFFIX, PARTITIONS) + chance.randint(1, records // 5)

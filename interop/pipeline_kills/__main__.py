@@ -65,7 +65,7 @@ def main() -> int:
 def trials(cells: list[tuple[str, str]], first: int, last: int) -> Iterator[tuple[str, str, int]]:
     """Yield each of `cells`, a job and a victim, with the first seed, then each with the next seed.
 
-    So every cell has had about as many trials if the time limit ends the run early.
+    If the time limit ends the run early, the numbers of trials of any two cells differ by at most one.
     """
     for seed in range(first, last + 1):
         for job, victim in cells:

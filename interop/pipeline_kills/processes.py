@@ -28,7 +28,7 @@ CLASSES: Final = TARGET / "spark.jsa"
 
 
 def environment(jvm_options: str = "") -> dict[str, str]:
-    """Return the environment variables of a job. Without JVM options, the job uses the archive CLASSES."""
+    """Return the environment of a job. Without JVM options, its JVM uses the class data archive `CLASSES`."""
     if not jvm_options and CLASSES.exists():
         jvm_options = f"-XX:SharedArchiveFile={CLASSES}"
     return {

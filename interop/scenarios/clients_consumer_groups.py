@@ -147,7 +147,7 @@ def regex_subscription(broker: Broker) -> Any:
 
 @scenario(seconds=180)
 def static_members(broker: Broker) -> Any:
-    """Restart a static member, which must get its former partitions. Then use its instance id twice."""
+    """Restart a static member, which must get its partitions back. Start another with its instance id."""
     topic = group = "clients-848-static"
     make_topic(broker, topic, PARTITIONS)
     one = GroupConsumer(broker, group, topic, **{"group.instance.id": "one"})

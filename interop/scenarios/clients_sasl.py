@@ -36,7 +36,7 @@ COUNT = 30
 
 
 def with_each_mechanism(like: Broker, observe: Callable[[Secured, str], Any], **settings: str) -> Any:
-    """Start one broker with all mechanisms, and return an observation for each mechanism.
+    """Start a broker of the same kind as `like` with all mechanisms. Return an observation per mechanism.
 
     `settings` are broker configurations, with underscores instead of dots.
     """

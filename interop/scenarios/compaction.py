@@ -254,7 +254,7 @@ def run_two_phases(broker: Broker, configs: dict[str, str], policy: str = "compa
 
 @scenario(seconds=240)
 def tombstones_retained(broker: Broker) -> Any:
-    """Clean with a delete.retention.ms of one day. The newest tombstones remain, with a delete horizon."""
+    """Clean with a delete.retention.ms of one day. A key's last tombstone remains, with a delete horizon."""
     return run_two_phases(broker, {})
 
 

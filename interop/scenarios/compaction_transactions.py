@@ -1,8 +1,8 @@
 """Compaction of a log with overlapping transactions: the retained records and the transaction indexes.
 
-The cleaner stops at the last stable offset. If a transaction is aborted while an older one is open, the abort
-marker is above the last stable offset. The cleaner still discards the aborted records below that offset,
-because aborted records do not supersede committed records.
+The cleaner stops at the last stable offset. If a transaction is aborted while a transaction that began later
+is open, the abort marker is above the last stable offset. The cleaner must still discard the aborted records
+below that offset, because aborted records do not supersede committed records.
 
 The cleaner retains some aborted records in two cases. If cleaning starts inside a segment, the cleaner knows
 only the transactions after the preceding entry of the offset index. And the cleaner does not know which
@@ -116,7 +116,7 @@ class TransactionalLog:
 
 @scenario(seconds=240)
 def ended_during_another_transaction(broker: Broker) -> Any:
-    """Compact a log whose abort marker is above the last stable offset, in several rounds."""
+    """Compact a log in several rounds. In the first, an abort marker is above the last stable offset."""
     with another(broker, CLEANER_SETTINGS) as own, RawClient(own.bootstrap) as client:
         log = TransactionalLog(own, client)
         log.write(b"key", b"committed")

@@ -198,9 +198,9 @@ def sink_offset(answer: Any) -> int | None:
 def exactly_once_source(broker: Broker) -> Any:
     """Kill a worker with an exactly-once source, which writes JSON in transactions.
 
-    There are few transactions, because Java's producer has a race with any broker. `Sender` checks for
-    incomplete batches before it takes the next request. If its thread is descheduled in between, it may send
-    EndTxn before the records of the transaction, and the producer fails permanently.
+    There are few transactions, because Java's producer has a race condition (with any broker). `Sender`
+    checks for incomplete batches before it takes the next request. If its thread is descheduled in between,
+    it may send EndTxn before the records of the transaction, and the producer fails permanently.
     """
     topic = "connect-exactly-once"
     make_topic(broker, topic)

@@ -75,7 +75,7 @@ def topics(broker: Broker) -> Any:
     described = ("--describe", "--topic", name)
 
     def until_described(lines: int) -> None:
-        """Wait until the description has this number of lines, because the broker replays changes later."""
+        """Wait until the description has `lines` lines: the broker may apply a change after its response."""
         until(lambda: len(tool_output(tool, broker, *described)) == lines)
 
     until_described(lines=3 + 2)

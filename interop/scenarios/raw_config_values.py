@@ -279,7 +279,7 @@ def wait_for(client: RawClient, resource: str, name: str, value: str | None) -> 
 def list_operations(broker: Broker) -> Any:
     """Append to and subtract from cleanup.policy, which the topic does not set.
 
-    The broker must start with Kafka's default for topics, not with the cluster's value.
+    The operations must change Kafka's default for topics, not the cluster's log.cleanup.policy.
     """
     seen: list[Any] = []
     policy = "log.cleanup.policy"
@@ -326,7 +326,7 @@ def described_keys(broker: Broker) -> Any:
 
 
 def wait_until_set(client: RawClient, name: str, *, is_set: bool) -> None:
-    """Wait until a key of the subscription is set explicitly, or with `is_set=False` is not."""
+    """Wait until a key of the client metrics subscription is set, or with `is_set=False` is not set."""
     deadline = time.monotonic() + SECONDS
     while True:
         found = entries(client, CLIENT_METRICS, f"{NAME}-s", [name])
@@ -338,7 +338,7 @@ def wait_until_set(client: RawClient, name: str, *, is_set: bool) -> None:
 
 @scenario()
 def subscriptions(broker: Broker) -> Any:
-    """Describe a missing subscription, set values that must be parsed, and cause several errors at once."""
+    """Configure a client metrics subscription, also with several errors, and describe a missing one."""
     seen: dict[str, Any] = {}
     with RawClient(broker.bootstrap) as client:
         seen["none"] = entries(client, CLIENT_METRICS, f"{NAME}-none")

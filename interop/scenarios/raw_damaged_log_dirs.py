@@ -25,7 +25,7 @@ CHECKPOINTS = ("recovery-point", "log-start", "replication")
 
 
 def fails_to_start(own: LogDirBroker) -> bool:
-    """Start the stopped broker. Return whether the start failed. The broker is then stopped again."""
+    """Start the stopped broker and return whether the start failed. If the broker starts, stop it again."""
     try:
         own.broker.start()
     except RuntimeError:

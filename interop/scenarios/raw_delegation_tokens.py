@@ -84,7 +84,7 @@ def user(text: str) -> dict[str, str]:
 
 
 def without_random_values(response: Any) -> Any:
-    """Replace timestamps by the hours until then, and token ids and HMACs by their lengths."""
+    """Replace timestamps by the hours from now, and token ids and HMACs by their lengths."""
     response = comparable(response)
     now_ms = time.time() * 1000
     for key, value in response.items():

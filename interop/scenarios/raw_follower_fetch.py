@@ -229,7 +229,7 @@ def log_start_offset(client: RawClient) -> int:
 
 @scenario(seconds=180)
 def delayed_operations(broker: Broker) -> Any:
-    """Delay Produce and DeleteRecords until the follower fetches. Then use fetch sessions of the follower."""
+    """Send Produce and DeleteRecords, which wait for the follower's fetch. Then use its fetch sessions."""
     seen: dict[str, Any] = {}
     with another(broker, PATIENT) as own, FakeBroker(own) as other, RawClient(own.bootstrap) as client:
         other.join()

@@ -61,7 +61,7 @@ def api_versions_software_names(broker: Broker) -> Any:
 
 @scenario(seconds=300)
 def unsupported_versions(broker: Broker) -> Any:
-    """Send each API in `APIS` in the versions next to its range, and in version 1000."""
+    """Send each API in `APIS` in the versions just below and above its version range, and in version 1000."""
     seen: dict[str, Any] = {}
     for api in sorted(APIS):
         valid = versions_of(api)

@@ -1,9 +1,9 @@
 """Dynamic listeners: added, removed, moved to another address, rejected, and restored at the next start.
 
 The broker responds to a change before the change has all its effects. So the scenarios poll the effects until
-they no longer change. Ports are recorded by name. One case is missing: a stored address for a static listener
-that is removed later. In this case, Apache Kafka looks for an acceptor at the stored address, finds none, and
-leaves the port open until the broker stops.
+they no longer change. Ports are recorded by name. One case is missing: the stored listeners give a static
+listener another address, and a later change removes this listener. Apache Kafka then looks for an acceptor at
+the stored address, finds none, and leaves the port open until the broker stops.
 """
 
 from __future__ import annotations

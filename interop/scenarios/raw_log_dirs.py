@@ -405,8 +405,8 @@ def normalize_offline_error(response: Any) -> Any:
     """Replace the error code of an offline partition by one name.
 
     If a partition was offline when the broker started, Apache Kafka returns KAFKA_STORAGE_ERROR, or
-    NOT_LEADER_OR_FOLLOWER with a leader. Which error Apache Kafka returns depends on how the replica manager
-    learned of the partition.
+    NOT_LEADER_OR_FOLLOWER with CurrentLeader in the response. Which error Apache Kafka returns depends on how
+    the replica manager learned of the partition.
     """
     if isinstance(response, list):
         return [normalize_offline_error(one) for one in response]

@@ -84,7 +84,7 @@ def described_configs(client: RawClient) -> list[Any]:
 
 @scenario(seconds=90)
 def altered_configs(broker: Broker) -> Any:
-    """Send the changes one after another, and record each response."""
+    """Send each change in `CHANGES`, and record the response."""
     with broker_with_sasl_listener(broker) as (_, client):
         seen: dict[str, Any] = {"first": described_configs(client)}
         for where, settings in CHANGES:

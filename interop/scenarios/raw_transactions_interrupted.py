@@ -149,7 +149,10 @@ def transaction_version_0(broker: Broker) -> Any:
 
 
 def _responses_to_pending(one: TransactionalId, known: dict[str, int], topic: str) -> list[Any]:
-    """Send requests for a pending id as the producer `known`, with a wrong epoch, and with a wrong id."""
+    """Send requests for the transactional id `one`, whose coordinator waits for a record never written.
+
+    The requests have the producer id and epoch `known`, a wrong epoch, or a wrong producer id.
+    """
     steps: list[Any] = [one.described()]
     steps.append(one.add((topic, 0)))
     steps.append(one.add((topic, 0), ProducerEpoch=7))

@@ -97,7 +97,7 @@ class SparkJob:
         return event[name]
 
     def resume(self) -> None:
-        """Let the program continue after its request for an action."""
+        """Let the program continue, after the action that its last event requested."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()

@@ -130,7 +130,10 @@ def log_messages_by_shape(log: str) -> dict[str, str]:
 
 
 def is_of_a_tick(line: str) -> bool:
-    """Return whether the line reports a timestamp in the future that is due to the clock tick only."""
+    """Return whether the line warns of a record that is at most `TICK_MS` newer than its segment file.
+
+    The resolution of modification times causes such a warning, which says nothing about the broker.
+    """
     found = AHEAD.search(line)
     return found is not None and int(found[2]) - int(found[1]) <= TICK_MS
 

@@ -1,7 +1,7 @@
 """A schema registry for tests, with the requests that Confluent's client and serializers send.
 
-The calls are those of https://docs.confluent.io/platform/current/schema-registry/develop/api.html, of which
-the client is the judge here. Compatibility is not checked: a test registers what it likes.
+It serves the part of https://docs.confluent.io/platform/current/schema-registry/develop/api.html that
+Confluent's client uses. It does not check the compatibility of schemas: a test can register any schema.
 """
 
 from __future__ import annotations

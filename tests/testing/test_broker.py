@@ -128,7 +128,10 @@ def resources() -> tuple[list[threading.Thread], list[str]]:
 
 
 def hundred_starts() -> None:
-    """Run in a separate process, in which no other code opens files or starts threads."""
+    """Start and stop a hundred brokers, and check that no thread, descriptor or node is left.
+
+    Call this in a separate process, in which no other code opens files or starts threads.
+    """
     with Broker() as broker:
         create(broker, "once")
     gc.collect()

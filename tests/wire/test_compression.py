@@ -274,9 +274,9 @@ def test_wrong_snappy_block_size_is_refused(size: bytes) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_truncated_data_is_refused(codec: Codec) -> None:
-    """Every codec detects missing data, except the snappy framing, which has no end.
+    """Every codec detects missing data, except between two blocks of snappy's framing, which has no end mark.
 
-    As in Java, a part of a block's size is ignored there.
+    As in Java, the framing may also end within the four bytes of a block's size.
     """
     packed = compress(codec, DATA["text"])
     whole_blocks: set[int] = set()

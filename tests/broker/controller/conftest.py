@@ -167,7 +167,7 @@ class ImageCluster:
         self.heartbeats.now_ms += 9_001
 
     def stop(self, broker_id: int) -> None:
-        """Send the heartbeat of a broker that cannot wait: the controller lets it shut down at once."""
+        """Send a heartbeat that requests fencing and shutdown, which the controller must grant at once."""
         epoch = self.image.brokers[broker_id].broker_epoch
         beat = BrokerHeartbeat(broker_id, epoch, self.image.offset, want_fence=True, want_shut_down=True)
         assert self.run(beat).should_shut_down

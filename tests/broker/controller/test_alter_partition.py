@@ -36,7 +36,7 @@ REFUSED = [
 
 @pytest.fixture
 def three(bare_cluster: Any) -> Any:
-    """Three brokers, and topic t on all of them with leader 1. Broker 4 has no replica."""
+    """Return a cluster of four brokers, with topic t on brokers 1 (the leader), 2 and 3."""
     cluster = bare_cluster()
     for broker_id in (1, 2, 3, 4):
         cluster.start(broker_id)

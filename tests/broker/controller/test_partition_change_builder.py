@@ -115,7 +115,7 @@ def test_a_broker_without_replicas_changes_no_partition(bare_cluster: Any) -> No
 
 
 def test_a_reassigned_replica_is_not_eligible_when_it_is_added_again(bare_cluster: Any) -> None:
-    """The removed replica has deleted its data. Kafka would elect it."""
+    """The removed replica has deleted its data. Apache Kafka could elect this replica as leader."""
     four = cluster_of(bare_cluster, 4)
     four.set_topic_config("t", "min.insync.replicas", "3")
     four.stop(4)

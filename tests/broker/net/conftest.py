@@ -3,13 +3,13 @@
 A request frame is a command letter and its argument; a reply frame is plain bytes.
 
     e<payload>   reply with the payload at once
-    p<name>      wait until the test completes the name
+    p<name>      reply when the test calls `node.complete(name)`
     z<n>         reply with n zero bytes
     f<n>         reply with 'head', then region n of `node.regions`, then 'tail'
     n            no reply
-    c            reply, and close after it
-    w            the peer broke the protocol
-    x            our own bug
+    c            no reply; the connection closes after the earlier replies
+    w            WireError, as for a request that violates the protocol
+    x            ZeroDivisionError, as for a bug of the node
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ HOST = "127.0.0.1"
 
 
 def endpoints(harness: ServerHarness, *more: ListenerEndpoint) -> list[ListenerEndpoint]:
-    """Return the static listener and more."""
+    """Return the endpoint of the static listener, followed by `more`."""
     return [ListenerEndpoint("PLAINTEXT", HOST, harness.port), *more]
 
 

@@ -44,7 +44,7 @@ class FakeTransport:
         self.is_closed = True
 
     def respond(self, number: int, response: Message, version: int | None = None) -> None:
-        """Respond to the request of that index."""
+        """Respond to the request with index `number` among all requests of this connection."""
         api_key, asked_version, correlation_id = self.headers[number]
         pieces = encode_response(
             api_key, asked_version if version is None else version, correlation_id, response

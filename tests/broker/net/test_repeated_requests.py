@@ -23,7 +23,7 @@ def frame_with_id(number: int) -> bytes:
 
 
 class Repeats:
-    """The validity of a repeated response, and the number of checks."""
+    """Whether a response may be repeated, which the test sets, and how often the receiver has checked it."""
 
     def __init__(self) -> None:
         self.valid = True

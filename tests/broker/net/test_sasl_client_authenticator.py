@@ -23,7 +23,7 @@ AUTHENTICATION_FAILED = int(ErrorCode.SASL_AUTHENTICATION_FAILED)
 
 
 class FakeMechanism:
-    """A mechanism that sends `rounds` messages and expects thanks for all but the last."""
+    """A mechanism that sends `rounds` messages, with any challenge in between. `go away` makes it fail."""
 
     mechanism = "POLITE"
 

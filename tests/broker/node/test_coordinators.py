@@ -144,7 +144,7 @@ def clients() -> ClusterClients:
 
 
 def partitions_led_elsewhere(clients: ClusterClients, node_id: int) -> Iterator[int]:
-    """Yield the partitions of the topic with a leader on another broker."""
+    """Yield the partitions of topic t whose leader is a broker other than `node_id`."""
     return (index for index in range(2) if clients.leader(index) != node_id)
 
 

@@ -279,7 +279,7 @@ def test_spaces_around_a_feature_and_its_level_are_ignored(tmp_path: Path) -> No
 def test_quorum_without_configured_voters_is_dynamic(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
 ) -> None:
-    """The same holds for --no-initial-controllers (-N)."""
+    """A dynamic quorum needs kraft.version 1: with --standalone, --no-initial-controllers (-N) and -I."""
     file = dynamic(tmp_path)
     told = format_error(capsys, "-c", file, "-t", CLUSTER, "-f", "kraft.version=0", *flags)
     assert "kraft.version must be 1 here, not 0" in told

@@ -106,7 +106,7 @@ class RemoteControllerHarness:
         return request
 
     def submit_and_respond(self, command: Any, answer: Any) -> tuple[str, Any, Any]:
-        """Submit a command, and return the purpose, the request and the reply to a response."""
+        """Submit a command and respond to its request. Return the purpose, the request and the result."""
         self.remote.submit(command, self.replies.append)
         purpose = self.sent[0][1]
         request = self.respond(answer)

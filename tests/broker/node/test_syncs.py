@@ -148,7 +148,10 @@ def test_no_sync_on_the_loop(harness: NodeHarness) -> None:
 
 @pytest.mark.parametrize("is_second", [False, True])
 def test_append_waits_until_the_log_directory_is_named(harness: NodeHarness, is_second: bool) -> None:
-    """A new log with the name of a deleted one is named once the checkpoints have no entry of the old one."""
+    """The append waits for partition.metadata, which a worker writes.
+
+    If a log of the same name was deleted before, the worker first writes checkpoints without the deleted log.
+    """
     disk = harness.disk
     assert isinstance(disk, WatchedDisk)
     if is_second:

@@ -114,7 +114,7 @@ class RaftHarness:
     # --- what comes out
 
     def execute(self, outputs: list[Output]) -> list[Output]:
-        """Apply outputs, and return them without `Tell`."""
+        """Execute outputs. Return all of them except `Tell`, which only notifies subscribers."""
         found: list[Output] = []
         queue = list(outputs)
         while queue:

@@ -136,7 +136,7 @@ def test_fetch_position_returns_the_diverging_epoch(
 
 
 class TrimmedLog:
-    """The positions of a log that starts at a snapshot and has a later one."""
+    """A fake log with snapshots up to offsets 10 and 20. The log starts at offset 10."""
 
     start_offset, end_offset, last_epoch = 10, 30, 4
     earliest_snapshot = Snapshot(10, 2)

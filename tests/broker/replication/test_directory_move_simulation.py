@@ -144,7 +144,7 @@ def acknowledge_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_sync(number: int) -> Breakage:
-    """Skip one of the three syncs."""
+    """Return a planted bug that skips sync `number` of the three syncs of a log replacement."""
 
     def without(monkeypatch: pytest.MonkeyPatch) -> None:
         steps = LogReplacement._steps

@@ -48,7 +48,7 @@ def epochs_in(log: Log) -> list[int]:
 
 
 class FollowerSimulation:
-    """One run, in which the seed decides."""
+    """One run, whose events depend on the seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -121,7 +121,7 @@ class FollowerSimulation:
     # --- as a follower
 
     def fetch(self) -> None:
-        """Respond to fetches as the current leader, or with nothing as an old one."""
+        """Respond to each fetch: with records if it reaches the current leader, or else without any."""
         for sent in [one for one in self.harness.sent if isinstance(one.request, FetchRequest)]:
             broker_id = sent.to.port - 9000
             asked = fetch_positions_of(sent).get(0) or self.positions.get(broker_id)

@@ -270,7 +270,10 @@ def test_alter_partition_error(error: ErrorCode, *, stays: bool, again: bool) ->
 
 
 def test_ineligible_replica_may_request_to_join_at_its_next_fetch() -> None:
-    """The fetches of a pending ISR member are not recorded one by one; after an error they are again."""
+    """The leader need not record each fetch of a replica in the ISR, nor of one that it is adding.
+
+    If the request to add the replica fails, the leader must record the fetches again.
+    """
 
     class Seen:
         fetched_ms = 0

@@ -172,7 +172,7 @@ class BrokerPair:
 
 
 def epochs(log: Log) -> list[tuple[int, int]]:
-    """Return the epochs that have records."""
+    """Return the leader epochs that have records, each with its start offset."""
     return [(epoch, offset) for epoch, offset in log.leader_epochs if offset < log.log_end_offset]
 
 

@@ -1,4 +1,4 @@
-"""HMACs of delegation tokens, compared with Apache Kafka 4.3.1, and the users who may_renew use a token."""
+"""HMACs of delegation tokens, compared with Apache Kafka 4.3.1, and who may renew or describe a token."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def step(archive: Archive, number: int, write: Callable[[Path], None], *, end: i
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three steps of two dates and two partitions; created once, because writing files is slow."""
+    """Return an archive of three steps, each with two dates and two partitions. Writing it is slow."""
     archive = Archive(tmp_path_factory.mktemp("made") / "archive")
     for number in range(STEPS):
         at = 100 * number

@@ -381,7 +381,7 @@ def test_a_target_with_other_records_is_refused(cluster: Cluster, topic: str, tm
 
 
 class FakeSource:
-    """A topic of another cluster with the same name."""
+    """A source cluster whose only topic, with one partition, is that of `origin`."""
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin

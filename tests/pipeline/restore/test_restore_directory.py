@@ -80,7 +80,10 @@ def put(place: Path, partition: int, day: int, content: Sequence[Row]) -> None:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Archive:
-    """Partition 0 has gaps and two dates, 1 has lost its records, 2 is missing, 3 is dense; `e` is empty."""
+    """Return an archive of two topics, `t` and `e`. Topic `e` has one partition, and no records.
+
+    Partition 0 of `t` has gaps and two dates, 1 has lost its records, 2 is missing, and 3 has no gaps.
+    """
     found = Archive(tmp_path / "archive")
     place = clear_staging_path(found.directory, "s")
     put(place, 0, 14, GAPS[::2])

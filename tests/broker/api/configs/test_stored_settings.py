@@ -1,7 +1,8 @@
 """Invalid settings in the metadata: the broker starts, and an administrator can correct them.
 
-Another version, or this one with different static settings, may have stored them. Apache Kafka 4.3.1 logs
-them, ignores single invalid values, and keeps the previous settings if the new ones contradict each other.
+Another version of kwire, or this version with different static settings, may have stored these settings.
+Apache Kafka 4.3.1 logs them, ignores single invalid values, and keeps the previous settings if the stored
+settings contradict each other.
 """
 
 from __future__ import annotations

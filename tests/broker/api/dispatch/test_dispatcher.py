@@ -75,7 +75,7 @@ class PipelinedClient(NodeHarness):
         return self.node.must_wait(self.client.channel, self.frame(name))
 
     def handle(self, name: str) -> None:
-        """Handle the request next, whether it has to wait or not."""
+        """Let the node handle the request `name` at once, even if it must wait for earlier requests."""
         self._sent += 1
         self.node.handle_frame(self.client.channel, self.frame(name))
 

@@ -143,7 +143,7 @@ def test_a_session_does_not_read_a_recreated_topic(
 ) -> None:
     """The consumer gets an error instead of records of the new topic.
 
-    The session returns it also at the log end, where offsets alone show no change.
+    A fetch at the log end also gets the error, although its fetch offset is valid in the new topic.
     """
     by_id = fetch(offset, session_epoch=0)
     by_id.topics[0].topic_id = harness.node.image.topics["a"].topic_id

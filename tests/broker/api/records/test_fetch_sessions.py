@@ -139,7 +139,7 @@ def test_a_response_to_an_outdated_session_epoch_is_an_error() -> None:
 
 
 def make_session(sessions: FetchSessionCache, size: int, now_ms: int, *, replica_id: int = -1) -> int:
-    """Create a session with this number of partitions, and return its id, or 0."""
+    """Fetch this number of partitions. Return the id of the new session, or 0 if none was created."""
     fetch = request(partitions=dict.fromkeys(range(size), 0))
     fetch.replica_id = replica_id
     new_id, _ = respond(sessions.context(fetch, V12, names(), now_ms), now_ms)

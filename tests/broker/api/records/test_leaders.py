@@ -86,7 +86,7 @@ def test_a_follower_lists_offsets_for_the_debugging_consumer() -> None:
 
 
 class RemotePartitions(Leader):
-    """A broker without replicas of partition a-1, an internal topic and topic b, which broker 2 has."""
+    """Broker 1, without a replica of partition a-1, topic b and an internal topic. Broker 2 leads these."""
 
     def __init__(self) -> None:
         super().__init__()

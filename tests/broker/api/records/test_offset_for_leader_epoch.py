@@ -15,7 +15,7 @@ from tests.node_harness import NodeHarness
 
 @pytest.fixture
 def harness() -> NodeHarness:
-    """Return a partition with offsets 0 to 2 in leader epoch 0, and later offsets in epoch 4."""
+    """Return a broker with partition a-0: offsets 0 to 2 are in leader epoch 0, and 3 and 4 in epoch 4."""
     harness = NodeHarness()
     harness.create("a")
     for count, epoch in ((3, 0), (2, 4)):
@@ -33,7 +33,7 @@ def harness() -> NodeHarness:
 def end_offset(
     harness: NodeHarness, epoch: int, *, current: int = -1, topic: str = "a", version: int = 4
 ) -> tuple[int, int, int]:
-    """Return the error, the leader epoch and its end offset."""
+    """Send OffsetForLeaderEpoch, and return the error, the leader epoch and the end offset of this epoch."""
     requested = OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
     request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=topic, partitions=[requested])])
     [partition] = harness.call(version, request).topics[0].partitions

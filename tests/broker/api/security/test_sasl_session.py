@@ -80,7 +80,7 @@ def handshake(client: VirtualClient, version: int = 1) -> Any:
 
 
 def authenticate(client: VirtualClient, token: bytes) -> Any:
-    """Return the response, or None if it is delayed."""
+    """Send SaslAuthenticate with this token. Return the response, or None if the response is delayed."""
     client.send(2, SaslAuthenticateRequest(auth_bytes=token))
     return client.receive(2, SaslAuthenticateRequest)
 

@@ -69,7 +69,7 @@ def test_batches_wait_for_the_verification_of_earlier_batches() -> None:
 
 
 def test_transactional_batches_are_appended_in_order(harness: NodeHarness) -> None:
-    """The third batch finds the transaction open while the second is still verified."""
+    """The third batch finds the transaction open while the verification of the second is pending."""
     harness.create("a", TRANSACTION_STATE_TOPIC)
     callbacks: list[Callable[[ErrorCode], None]] = []
     harness.node.add_or_verify_partition = lambda *_, callback, **__: callbacks.append(callback)
@@ -120,7 +120,7 @@ def end_transaction(harness: NodeHarness) -> None:
 def test_a_batch_is_refused_if_its_transaction_ends_during_verification(
     harness: NodeHarness, *, is_leader: bool
 ) -> None:
-    """A broker that is no longer the leader returns that error, so that the producer retries there."""
+    """A former leader returns NOT_LEADER_OR_FOLLOWER, so that the producer retries at the new leader."""
     client, complete_verification = send_unverified_batch(harness, 11)
     end_transaction(harness)
     if not is_leader:
@@ -141,7 +141,7 @@ def test_a_batch_is_refused_if_its_transaction_ends_during_verification(
 def test_a_batch_is_refused_if_its_topic_is_deleted_during_verification(
     harness: NodeHarness, version: int, topic_state: str
 ) -> None:
-    """A recreated topic was not verified: the coordinator would never end the transaction there."""
+    """The coordinator has verified the deleted topic. It would not write a marker to the recreated topic."""
     client, complete_verification = send_unverified_batch(harness, version)
     harness.call(5, DeleteTopicsRequest(topic_names=["a"], timeout_ms=1_000))
     if topic_state != "gone":

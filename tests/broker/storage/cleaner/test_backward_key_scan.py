@@ -117,7 +117,7 @@ def use_offset_map(monkeypatch: pytest.MonkeyPatch) -> None:
 def swap_key_bytes(
     files: dict[str, bytes], segments: list[tuple[int, bytes]], done: Done
 ) -> list[tuple[int, bytes]]:
-    """Return the log after the cleaning; a new segment replaces all up to the next one, or the end."""
+    """Return the log's segments after a cleaning: those in `files`, then those that were not cleaned."""
     suffix = ".log.clean"
     made = {int(name[-32:-12]): content for name, content in files.items() if name.endswith(suffix)}
     kept = [segment for segment in segments if segment[0] >= done.end_offset]

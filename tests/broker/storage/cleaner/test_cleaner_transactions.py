@@ -62,7 +62,7 @@ def indexed_aborts(log: Log) -> list[AbortedTxn]:
 
 @pytest.mark.parametrize("cleaned_while_open", [True, False])
 def test_aborted_transaction_beside_an_open_one_supersedes_nothing(*, cleaned_while_open: bool) -> None:
-    """Its marker is above the last stable offset, the upper bound of the cleaning."""
+    """The abort marker is above the last stable offset, which is the upper bound of the cleaning."""
     harness = TransactionHarness()
     harness.write(b"K", b"committed_records")
     harness.write(b"K", b"aborted", producer_id=1)
@@ -161,7 +161,7 @@ def header_of(offset: int, producer_id: int, kind: int | None = None) -> BatchHe
 
 
 def test_transaction_that_ended_before_the_log_start_counts_as_committed() -> None:
-    """Its records stay while they are in the segment, and so does its marker; the index has no entry."""
+    """The cleaner keeps the transaction's records and marker, but no entry in the transaction index."""
     followed = CleanedTransactionMetadata([AbortedTxn(1, 0, 1, 2)], log_start_offset=2)
     assert not followed.on_batch_read(header_of(0, 1))
     assert not followed.on_control_batch_read(header_of(1, 1, ABORT), ABORT)

@@ -32,7 +32,7 @@ def body(written: Written, deltas: list[int] | None = None) -> bytes:
 def outcome(
     read: Callable[[bytes, int, int, int], RecordKeys], data: bytes, count: int
 ) -> tuple[object, ...]:
-    """Return the keys of records within other bytes, or the error."""
+    """Return the keys that `read` finds in `data`, which is put between other bytes, or the error."""
     try:
         found = read(b"\x10" * 7 + data + bytes(30), 7, 7 + len(data), count)
     except CorruptBatch:

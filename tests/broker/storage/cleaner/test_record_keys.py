@@ -96,7 +96,7 @@ def test_surviving_records_are_returned_per_batch() -> None:
 
 @pytest.mark.parametrize("length", [LONGEST_PLAIN_KEY, LONGEST_PLAIN_KEY + 1, 400])
 def test_keys_of_one_length_are_distinguished(length: int) -> None:
-    """Neither among many keys, nor a plain key against the hash of a longer one."""
+    """Each of 5000 keys has its own entry. The entry of a long key is a hash, longer than any plain key."""
     keys = [b"%0*d" % (length, number) for number in range(5000)]
     data = bytes(build([(0, key, b"", []) for key in keys], base_offset=0))
     known = OffsetMap(len(keys) * ENTRY_BYTES)
@@ -170,7 +170,7 @@ def test_bulk_reading_equals_reading_one_by_one(
     damages: list[tuple[float, int]],
     too_many: int,
 ) -> None:
-    """Also for damaged records, records within other bytes, and a wrong number of records."""
+    """Compare both also for damaged records, records between other bytes, and a wrong number of records."""
     count = len(written)
     deltas = [number * 3 + number // 50 * 1000 for number in range(count + 1)] if with_gaps else None
     body = bytes(build(written, offset_deltas=deltas))[HEADER_BYTES:]

@@ -54,7 +54,7 @@ def append(log: Log, *each: bytes) -> None:
 
 
 def crash(disk: MemoryDisk) -> LogManager:
-    """Kill the process and restart."""
+    """Kill the process, start another one, and return its log manager."""
     disk.kill()
     return open_manager(disk)
 
@@ -165,7 +165,7 @@ def test_duplicate_partition_takes_the_second_directory_offline(disk: MemoryDisk
 
 @pytest.mark.parametrize(("whole", "begun"), [("/a", "/b"), ("/b", "/a")])
 def test_partially_created_directory_is_ignored(disk: MemoryDisk, whole: str, begun: str) -> None:
-    """A full disk leaves such a directory, and the partition was then created elsewhere."""
+    """A full disk leaves an empty partition directory, and the broker creates the partition elsewhere."""
     append(open_manager(disk, whole).create("t", 0, TOPIC_ID, CONFIG, NOW_MS), b"kept")
     disk.kill()
     disk.make_directory(f"{begun}/t-0")
@@ -254,7 +254,7 @@ def test_metadata_log_is_opened_separately_and_recovered_completely(disk: Memory
 
 
 def test_metadata_log_directory_survives_power_loss(disk: MemoryDisk) -> None:
-    """No broker starts without it, and an observer syncs none of its parents."""
+    """A broker does not start without the directory. Later appends of an observer do not sync its parent."""
     logs = open_manager(disk, "/a", "/b")
     logs.open_metadata_log(CONFIG, NOW_MS)
     disk.power_cut(random.Random(0))
@@ -348,7 +348,7 @@ def test_deleted_log_is_removed_after_a_restart(disk: MemoryDisk) -> None:
 
 
 def test_recreated_topic_has_no_checkpoints_of_the_deleted_one(disk: MemoryDisk) -> None:
-    """Its offsets do not count until the checkpoints have no entry of the deleted topic."""
+    """The new log's appends count as recoverable once the checkpoints have no entry of the deleted topic."""
     logs, host = open_manager(disk), VirtualHost()
     held = host.hold_work()
     old = logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS)

@@ -72,7 +72,7 @@ def test_worker_writes_the_topic_id(harness: PendingLogsHarness) -> None:
 
 @pytest.mark.parametrize("last", [0, -1])
 def test_callback_runs_once_the_topic_id_is_written(harness: PendingLogsHarness, last: int) -> None:
-    """One worker is pending already; the callback starts another one. Either may complete first."""
+    """`create` has queued one worker task, and `when_recoverable` queues another. Either may run first."""
     log = harness.create()
     append(log, b"a")
     assert (log.is_recoverable, log.needs_flush(0)) == (False, True)

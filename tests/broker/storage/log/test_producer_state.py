@@ -276,7 +276,10 @@ def test_fenced_producer_does_not_block_its_successor(producers: ProducerStateMa
 def test_marker_of_the_verified_epoch_ends_verification_only_in_version_1(
     producers: ProducerStateManager,
 ) -> None:
-    """In version 2, such a marker ends an earlier transaction; its own marker has the next epoch."""
+    """With transaction version 2, the marker of a transaction has the next epoch.
+
+    A marker with the verified epoch therefore belongs to an earlier transaction.
+    """
     verify(producers, -1, raises=True)
     end_transaction(producers, 0, ABORT)
     assert error_code(producers, header(0, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
