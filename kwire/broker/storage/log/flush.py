@@ -206,7 +206,7 @@ class Durability:
         is_written = end_offset > self.recovery_point
         files: list[DiskFile] = []
         directories: list[str] = []
-        snapshots: list[str] = []
+        snapshots = self._producers.unsynced_snapshots if is_written or closes else {}
         if is_written or closes:
             for segment in self._segments.unsynced_from(self.recovery_point):
                 if is_written or segment.was_trimmed:
@@ -215,8 +215,7 @@ class Durability:
                     files += segment.index_files()
                 elif closes:
                     files += segment.unsynced_index_files()
-            snapshots = self._producers.take_unsynced_paths()
-            files += [self._disk.open(path) for path in snapshots]
+            files += [self._disk.open(self._producers.snapshot_path(offset)) for offset in snapshots]
         if closes:
             # After a clean shutdown, the next start trusts all indexes.
             files += [
@@ -235,13 +234,14 @@ class Durability:
             directories.append(self._directory.rpartition("/")[0])
         if epochs.needs_sync or snapshots or self._is_new or active.base_offset != self._synced_base:
             directories.append(self._directory)
-        epochs.needs_sync = False
         synced_base, truncations, renames = active.base_offset, self._truncations, self._renames
-        seen_ms = self._seen_ms
+        epochs_version, seen_ms = epochs.version, self._seen_ms
 
         # Reset these only now: another flush may finish first, and must sync the same files.
         def finish() -> None:
             self._metadata_needs_sync = self._is_new = False
+            epochs.synced_version = max(epochs.synced_version, epochs_version)
+            self._producers.snapshots_synced(snapshots)
             if truncations == self._truncations:
                 self.recovery_point = max(self.recovery_point, end_offset)
                 self._tail_needs_sync = self.awaits_sync = False

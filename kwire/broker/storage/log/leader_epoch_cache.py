@@ -27,7 +27,8 @@ class LeaderEpochFileCache:
         "_written",
         "is_corrupt",
         "needs_save",
-        "needs_sync",
+        "synced_version",
+        "version",
     )
 
     def __init__(self, disk: Disk, directory: str, logger: NodeLogger = STORAGE_LOGGER) -> None:
@@ -36,8 +37,8 @@ class LeaderEpochFileCache:
         self._path = join(directory, LEADER_EPOCHS)
         self._entries: list[tuple[int, int]] = []
         self._written: list[tuple[int, int]] = []
-        self.needs_sync = False
-        """Whether the file was replaced after its last sync."""
+        self.version = self.synced_version = 0
+        """The number of times that the file was replaced, now and when it was last synced."""
         self.needs_save = False
         """Whether an epoch was started that is not in the file yet."""
         self.is_corrupt = False
@@ -62,6 +63,11 @@ class LeaderEpochFileCache:
     @property
     def path(self) -> str:
         return self._path
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether the file may not be durable."""
+        return self.version != self.synced_version
 
     def update_directory(self, directory: str) -> None:
         """Update the path after the log's directory was renamed."""
@@ -175,7 +181,7 @@ class LeaderEpochFileCache:
         write_epochs(self._disk, self._path, self._entries, sync=False)
         self._written = list(self._entries)
         self.needs_save = False
-        self.needs_sync = True
+        self.version += 1
 
 
 def _epoch(entry: tuple[int, int]) -> int:

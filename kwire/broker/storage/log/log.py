@@ -464,13 +464,14 @@ class Log(ReadableLog):
 
         The caller must flush the log before the next append.
         """
-        self._drop_segments(list(self._segments)[::-1])
-        self._add_segment(offset, self._now_ms)
-        self._set_log_end_offset(offset)
-        self.log_start_offset = offset
-        self.high_watermark = offset
-        self._epochs.clear()
-        self.producers.truncate_fully_and_start_at(offset)
+        with self._failing():
+            self._drop_segments(list(self._segments)[::-1])
+            self._add_segment(offset, self._now_ms)
+            self._set_log_end_offset(offset)
+            self.log_start_offset = offset
+            self.high_watermark = offset
+            self._epochs.clear()
+            self.producers.truncate_fully_and_start_at(offset)
 
     def delete_records_before(self, offset: int) -> None:
         """Raise the log start offset. The next `delete_old_segments` deletes the segments below it.
@@ -546,16 +547,21 @@ class Log(ReadableLog):
 
     # --- closing and failing
 
-    def close(self) -> None:
-        """Flush the log and leave its files as after a clean shutdown. Raises StorageError.
+    def begin_close(self) -> FlushTicket:
+        """Leave the files as after a clean shutdown, and return the ticket to flush them.
 
-        The caller must sync the parent directory afterwards, because the name of a new log may not be
-        durable.
+        The caller must then sync the parent directory, because the name of a new log may not be durable.
+        Raises StorageError.
         """
         self.commit()
         with self._failing():
             self.producers.take_snapshot()
-            ticket = self._durability.begin_close()
+            return self._durability.begin_close()
+
+    def close(self) -> None:
+        """Close the log before returning, with `begin_close`. Raises StorageError."""
+        ticket = self.begin_close()
+        with self._failing():
             ticket.work()
         ticket.finish()
 

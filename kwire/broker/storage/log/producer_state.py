@@ -9,7 +9,7 @@ reads only later batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Final, Protocol
 
@@ -115,7 +115,8 @@ class ProducerStateManager:
         self._partition = partition
         self._snapshots: list[int] | None = None
         """The offsets of the snapshot files, or None until the directory is listed."""
-        self._unsynced: list[int] = []
+        self._unsynced: dict[int, object] = {}
+        """The snapshot files to sync, by offset. Each written file has an object of its own."""
         self.producers: dict[int, ProducerState] = {}
         self.ongoing: dict[int, int] = {}
         """The first offset of each open transaction, by producer id."""
@@ -462,7 +463,7 @@ class ProducerStateManager:
     def take_snapshot(self) -> None:
         """Write a snapshot of the state at `end_offset`, unless the offset is 0 or the snapshot exists.
 
-        The file is not synced here: `take_unsynced_paths` returns it to the next flush. Raises StorageError.
+        The file is not synced here: the next flush syncs `unsynced_snapshots`. Raises StorageError.
         """
         offset = self.end_offset
         snapshots = self._known_snapshots()
@@ -470,12 +471,18 @@ class ProducerStateManager:
             return
         self._disk.write(self.snapshot_path(offset), encode_snapshot(self.producers), sync=False)
         snapshots.append(offset)
-        self._unsynced.append(offset)
+        self._unsynced[offset] = object()
 
-    def take_unsynced_paths(self) -> list[str]:
-        """Return the snapshot files written since the last call. The caller must sync them."""
-        unsynced, self._unsynced = self._unsynced, []
-        return [self.snapshot_path(offset) for offset in unsynced]
+    @property
+    def unsynced_snapshots(self) -> Mapping[int, object]:
+        """The snapshot files that may not be durable, by offset."""
+        return dict(self._unsynced)
+
+    def snapshots_synced(self, synced: Mapping[int, object]) -> None:
+        """Record that these `unsynced_snapshots` are durable now, unless a file was written again."""
+        for offset, file in synced.items():
+            if self._unsynced.get(offset) is file:
+                del self._unsynced[offset]
 
     def forget_snapshot(self, offset: int) -> str | None:
         """Forget the snapshot at `offset`. Return its path, for the caller to delete, or None if missing."""
@@ -483,8 +490,7 @@ class ProducerStateManager:
         if offset not in snapshots:
             return None
         snapshots.remove(offset)
-        if offset in self._unsynced:
-            self._unsynced.remove(offset)
+        self._unsynced.pop(offset, None)
         return self.snapshot_path(offset)
 
     def _remove_snapshot(self, offset: int) -> None:

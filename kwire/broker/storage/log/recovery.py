@@ -115,7 +115,8 @@ def open_log(
     if not clean:
         epochs.save()
         # It is unknown whether the last process has synced all its writes.
-        epochs.needs_sync = epochs.needs_sync or bool(epochs.entries)
+        if epochs.entries:
+            epochs.version += 1
         metadata_needs_sync = metadata_needs_sync or stored_id is not None
     loader.remove_stray_snapshots(producers, log_end_offset)
     if clean or log_end_offset <= log_start_offset:

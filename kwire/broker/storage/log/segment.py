@@ -74,6 +74,7 @@ class LogSegment:
         "roll_jitter_ms",
         "size_bytes",
         "time_index",
+        "transaction_index_needs_sync",
         "was_trimmed",
     )
 
@@ -102,6 +103,8 @@ class LogSegment:
         self.index_interval_bytes = config.index_interval_bytes
         self.bytes_since_index_entry = 0
         self._aborted: list[AbortedTxn] | None = None
+        self.transaction_index_needs_sync = False
+        """Whether the transaction index was changed since the segment was opened. It may not be durable."""
         self.was_trimmed = False
         """Whether preallocated space was removed since the segment was opened. The removal may not be
         durable."""
@@ -175,6 +178,7 @@ class LogSegment:
         """Add transactions whose abort markers were just written. Raises StorageError."""
         known = self.aborted()
         for entry in entries:
+            self.transaction_index_needs_sync = True
             append_aborted_txn(self._disk, self._transaction_index_path, entry)
             known.append(entry)
 
@@ -192,8 +196,11 @@ class LogSegment:
         return files
 
     def unsynced_index_files(self) -> list[DiskFile]:
-        """Return the offset and time index files that were changed since they were loaded."""
-        return [self._disk.open(index.path) for index in (self.index, self.time_index) if index.needs_sync]
+        """Return the index files that were changed since they were loaded. Raises StorageError."""
+        paths = [index.path for index in (self.index, self.time_index) if index.needs_sync]
+        if self.transaction_index_needs_sync and self._disk.exists(self._transaction_index_path):
+            paths.append(self._transaction_index_path)
+        return [self._disk.open(path) for path in paths]
 
     # --- appending
 
@@ -407,6 +414,7 @@ class LogSegment:
         location = self.find(offset)
         self.index.truncate_to(offset)
         self.time_index.truncate_to(offset)
+        self.transaction_index_needs_sync = True
         truncate_aborted_txns(self._disk, self._transaction_index_path, offset)
         self._aborted = None
         if location is not None:

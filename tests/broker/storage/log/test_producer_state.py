@@ -430,8 +430,22 @@ def test_one_snapshot_per_offset(producers: ProducerStateManager, disk: MemoryDi
     producers.take_snapshot()
     producers.take_snapshot()
     assert disk.names("/t-0") == [f"{1:020d}.snapshot"]
-    assert producers.take_unsynced_paths() == [f"/t-0/{1:020d}.snapshot"]
-    assert producers.take_unsynced_paths() == []
+    assert list(producers.unsynced_snapshots) == [1]
+
+
+def test_snapshot_that_is_written_again_during_its_sync_needs_another_sync(
+    producers: ProducerStateManager,
+) -> None:
+    fill(producers, 0)
+    producers.take_snapshot()
+    first = producers.unsynced_snapshots
+    producers.forget_snapshot(1)
+    producers.take_snapshot()
+    second = producers.unsynced_snapshots
+    producers.snapshots_synced(first)
+    assert producers.unsynced_snapshots == second
+    producers.snapshots_synced(second)
+    assert not producers.unsynced_snapshots
 
 
 def test_the_newest_snapshot_in_range_is_loaded(producers: ProducerStateManager, disk: MemoryDisk) -> None:
