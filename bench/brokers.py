@@ -28,7 +28,7 @@ CLUSTER_ID = "kwire-bench-cluster-01"  # 22 characters: a UUID in Kafka's url-sa
 FIRST_PORT, LAST_PORT = 27000, 27999  # below the ephemeral ports, which clients' connections use
 PARTITIONS = 4
 START_SECONDS = 300.0
-STOP_SECONDS = 60.0
+STOP_SECONDS = 300.0
 PAUSE_SECONDS = 0.001
 
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)

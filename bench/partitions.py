@@ -6,6 +6,9 @@ of open files. Then a client produces 1 GiB to eight partitions. No segment roll
 nothing. The process is killed and started again. Batches have 16 KiB, the default of the Java client, or 1
 KiB. All acknowledged records must exist afterwards.
 
+The clean stop is measured after a client has produced one record to each of the 5,000 partitions, so that the
+broker has to sync every log.
+
 BENCH_PARTITIONS=1000 reduces the number of partitions. With 5,000 partitions, the measurement takes six
 minutes.
 
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -31,6 +35,7 @@ TOPICS_AT_ONCE = 20
 IDLE_SECONDS = 5.0
 STARTS = {"apache": 1, "kwire": 5}
 """The number of starts after a clean stop. Apache Kafka has fewer, because a JVM starts slowly."""
+STOPS = 3
 OPEN_FILES = 1024
 """The limit of open files for kwire's process."""
 UNFLUSHED_BYTES = 1 << 30
@@ -48,6 +53,7 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     memory = Figure("idle memory per partition", "KiB")
     restarted = Figure("the same, after a restart", "KiB")
     files = Figure("open files", "")
+    stopped = Figure("clean stop after a write to every partition", "s")
     killed = {name: Figure(f"start after a kill, 1 GiB in {name} batches", "s") for name in BATCHES}
     for name in names:
         broker = BROKERS[name]()
@@ -65,6 +71,12 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
                     restarted.add(name, (_idle_kibibytes(broker) - empty) / PARTITIONS)
                     files.add(name, broker.open_file_count())
                 broker.stop()
+            for _ in range(STOPS):
+                broker.start()
+                _write_to_every_partition(broker)
+                begun = time.perf_counter()
+                broker.stop()
+                stopped.add(name, time.perf_counter() - begun)
             for batches, options in BATCHES.items():
                 broker.start()
                 topic = f"unflushed-{batches.replace(' ', '-')}"
@@ -77,7 +89,7 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
                 broker.stop()
         finally:
             broker.discard()
-    return [clean, *killed.values(), memory, restarted, files]
+    return [clean, stopped, *killed.values(), memory, restarted, files]
 
 
 def _client(broker: Broker) -> dict[str, str | int | float | bool]:
@@ -106,11 +118,31 @@ def _create_topics(broker: Broker) -> None:
     time.sleep(IDLE_SECONDS)
 
 
+def _write_to_every_partition(broker: Broker) -> None:
+    """Produce an acknowledged record to each partition of the empty topics, without a flush."""
+    _produce(
+        broker,
+        {},
+        (
+            (f"topic-{topic:03}", partition)
+            for topic in range(TOPICS)
+            for partition in range(PARTITIONS_PER_TOPIC)
+        ),
+    )
+
+
 def _fill(broker: Broker, topic: str, options: dict[str, int]) -> int:
     """Produce 1 GiB that is acknowledged but not flushed, and return the number of records."""
     admin = AdminClient(_client(broker))
     admin.create_topics([NewTopic(topic, num_partitions=UNFLUSHED_PARTITIONS)])[topic].result(30)
     time.sleep(IDLE_SECONDS)  # Apache Kafka has a new topic in its metadata only after this
+    count = UNFLUSHED_BYTES // RECORD_BYTES
+    _produce(broker, options, ((topic, number // 64 % UNFLUSHED_PARTITIONS) for number in range(count)))
+    return count
+
+
+def _produce(broker: Broker, options: dict[str, int], partitions: Iterable[tuple[str, int]]) -> None:
+    """Produce one record per element of `partitions`, and wait for all acknowledgements."""
     producer = Producer(
         {
             **_client(broker),
@@ -129,13 +161,10 @@ def _fill(broker: Broker, topic: str, options: dict[str, int]) -> int:
             failed.append(str(error))
 
     value = os.urandom(RECORD_BYTES)
-    count = UNFLUSHED_BYTES // RECORD_BYTES
-    for number in range(count):
+    for number, (topic, partition) in enumerate(partitions):
         while True:
             try:
-                producer.produce(
-                    topic, value, partition=number // 64 % UNFLUSHED_PARTITIONS, callback=on_delivery
-                )
+                producer.produce(topic, value, partition=partition, callback=on_delivery)
                 break
             except BufferError:
                 producer.poll(0.1)
@@ -143,7 +172,6 @@ def _fill(broker: Broker, topic: str, options: dict[str, int]) -> int:
             producer.poll(0)
     if producer.flush(120) or failed:
         raise RuntimeError(f"{broker.name} did not acknowledge all records: {failed[:1]}")
-    return count
 
 
 def _check(broker: Broker, topic: str, sent: int) -> None:

@@ -11,7 +11,7 @@ All callbacks run on the event loop, one at a time, and never inside the call th
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from kwire.host.loggers import NodeLogger
@@ -74,6 +74,13 @@ class Host(TimerClock, Protocol):
         """Run `work` in a thread, then call `done` with its result or with the exception that it raised.
 
         This is for work that waits for the disk. Computation in Python would block the loop through the GIL.
+        """
+
+    def run_all_in_workers(self, works: Iterable[Callable[[], None]]) -> None:
+        """Run all functions in several threads, and block the event loop until all have ended.
+
+        Only for a node that is stopping. The functions must not raise exceptions. The next function is taken
+        from `works`, in this thread, when a thread is free.
         """
 
     def call_soon(self, callback: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from kwire.host.clock import ManualClock, TimerQueue
@@ -219,6 +219,11 @@ class VirtualHost:
             begins_ms = rng.randrange(self.max_work_ms)
             timers.add(begins_ms, task.run)
             timers.add(begins_ms + rng.randrange(self.max_work_ms), task.deliver)
+
+    def run_all_in_workers(self, works: Iterable[Callable[[], None]]) -> None:
+        """Run all functions at once, one after the other."""
+        for work in works:
+            work()
 
     def hold_work(self) -> list[WorkerTask]:
         """Hold back all later tasks, and return the list that collects the tasks."""

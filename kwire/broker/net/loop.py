@@ -39,7 +39,7 @@ from typing import Any, TypeVar
 
 from kwire.broker.net.loop_events import LoopEvent, Wait
 from kwire.broker.net.timerfd import TimerFd
-from kwire.broker.net.workers import Workers
+from kwire.broker.net.workers import Workers, run_all
 from kwire.host.clock import Clock, QueuedTimer, SystemClock, TimerQueue
 from kwire.host.host import NoPeers, Peers, Timer
 from kwire.host.internode_clock import InternodeClock
@@ -170,6 +170,9 @@ class Loop:
 
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         self._workers.run(work, done)
+
+    def run_all_in_workers(self, works: Iterable[Callable[[], None]]) -> None:
+        run_all(works, MAX_WORKERS)
 
     @property
     def working(self) -> bool:

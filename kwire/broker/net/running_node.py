@@ -178,11 +178,12 @@ class RunningNode:
         yield Wait((done,), WORKERS_TIMEOUT_SECONDS)
         if not done.is_set:
             loop.logger("kwire.net").error(
-                "Worker threads are still busy after %d s, stopping anyway: a disk may not respond",
+                "Worker threads are still busy after %d s, stopping anyway: a disk may not respond, and the "
+                "next start runs log recovery",
                 WORKERS_TIMEOUT_SECONDS,
             )
         if self.shutdown_mode is ShutdownMode.CLEAN:
-            self.node.finish_shutdown()
+            self.node.finish_shutdown(workers_are_idle=done.is_set)
         self._peers.close()
         loop.stop()
 

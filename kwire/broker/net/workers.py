@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any
 
@@ -48,3 +48,34 @@ class Workers:
         if not self.in_progress:
             for thread in self._threads:
                 thread.join()
+
+
+def run_all(works: Iterable[Callable[[], None]], max_threads: int) -> None:
+    """Run all functions in threads, and return when all have ended.
+
+    The functions must not raise exceptions. The next one is taken from `works`, in this thread, when a thread
+    is about to become free. At most two functions per thread are taken and not done.
+    """
+    waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+    free: SimpleQueue[None] = SimpleQueue()
+    threads: list[threading.Thread] = []
+
+    def work_through() -> None:
+        while (work := waiting.get()) is not None:
+            work()
+            del work
+            free.put(None)
+
+    for number, work in enumerate(works):
+        if len(threads) < max_threads:
+            thread = threading.Thread(target=work_through, name="kwire worker", daemon=True)
+            thread.start()
+            threads.append(thread)
+        if number >= 2 * max_threads:
+            free.get()
+        waiting.put(work)
+        del work
+    for _ in threads:
+        waiting.put(None)
+    for thread in threads:
+        thread.join()

@@ -159,11 +159,19 @@ class NodeBase(ABC):
     def kill(self) -> None:
         """Kill the child processes of this node, as part of a simulated SIGKILL."""
 
-    def finish_shutdown(self) -> None:
-        """Write staged appends, flush and checkpoint the logs, and mark the shutdown as clean."""
+    def finish_shutdown(self, *, workers_are_idle: bool = True) -> None:
+        """Write staged appends, flush and checkpoint the logs, and mark the shutdown as clean.
+
+        The shutdown is not clean if a worker may still be syncing a file.
+        """
         self.end_turn()
         self._metadata.shutdown()
-        self.log_manager.shutdown(self.host.now_ms(), broker_epoch=self.lifecycle.broker_epoch)
+        self.log_manager.shutdown(
+            self.host.now_ms(),
+            broker_epoch=self.lifecycle.broker_epoch,
+            run_all=self.host.run_all_in_workers,
+            is_complete=workers_are_idle,
+        )
 
     # --- turns
 

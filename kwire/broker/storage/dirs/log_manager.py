@@ -18,6 +18,7 @@ from kwire.broker.storage.dirs.checkpoint_files import (
     checkpoint_offsets,
     write_checkpoint_files,
 )
+from kwire.broker.storage.dirs.log_closing import RunAll, flush_each, run_in_order
 from kwire.broker.storage.dirs.log_dir import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
@@ -513,27 +514,26 @@ class LogManager(BrokerLogs):
         for directory in self._directories:
             directory.release()
 
-    def shutdown(self, now_ms: int, *, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
+    def shutdown(
+        self,
+        now_ms: int,
+        *,
+        broker_epoch: int = UNKNOWN_BROKER_EPOCH,
+        run_all: RunAll = run_in_order,
+        is_complete: bool = True,
+    ) -> None:
         """Close all logs, and write the checkpoint files and clean shutdown marker of each online directory.
 
-        A directory gets no marker if one of its logs cannot be closed. `broker_epoch` is for the marker.
+        A directory gets no marker if one of its logs cannot be closed, and no directory gets one without
+        `is_complete`: a sync is still running, and its failure would not be noticed. `broker_epoch` is for
+        the marker. `run_all` syncs the logs.
         """
         self.pending_logs.finish_replacements()
         for directory in self._directories:
             if directory.offline:
                 directory.release()
                 continue
-            complete = True
-            for log in self._logs_on_disk(directory.path):
-                try:
-                    log.close()
-                except StorageError as error:
-                    complete = False
-                    self._logger.error(
-                        "Cannot close the log of %s, so log directory %s gets no clean shutdown marker, and "
-                        "the next start runs log recovery: %s",
-                        *(log.name, directory.path, error),
-                    )
+            complete = self._close_logs(directory, run_all) and is_complete
             try:
                 directory.sync()  # makes the names of logs created since the start durable
                 if complete and self._is_open:
@@ -549,6 +549,27 @@ class LogManager(BrokerLogs):
                     error,
                 )
             directory.release()
+        self._forget_logs()
+
+    def _close_logs(self, directory: LogDirectory, run_all: RunAll) -> bool:
+        """Flush and close the logs of a directory; return whether all of them are durable."""
+        logs = self._logs_on_disk(directory.path)
+        complete = True
+        for begin in (Log.begin_partition_metadata_flush, Log.begin_close):
+            for log, error in flush_each(logs, begin, run_all):
+                if not complete and directory.offline:
+                    continue  # the first failure has taken all other logs of the directory offline
+                complete = False
+                self._logger.error(
+                    "Cannot close the log of %s, so log directory %s gets no clean shutdown marker, and "
+                    "the next start runs log recovery: %s",
+                    *(log.name, directory.path, error),
+                )
+                if log.failure is None:
+                    self.handle_log_failure(log, error)
+        return complete
+
+    def _forget_logs(self) -> None:
         self._logs.clear()
         self._future_logs.clear()
         self._parents.clear()

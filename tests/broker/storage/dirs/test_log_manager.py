@@ -6,11 +6,13 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from kwire.broker.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     RECOVERY_POINTS,
     read_offsets,
@@ -212,6 +214,31 @@ def test_clean_start_skips_recovery(disk: MemoryDisk) -> None:
     assert crashed is not None
     # The shutdown flushed the log, as the recovery point shows.
     assert crashed.log_end_offset == 0
+
+
+def test_shutdown_during_a_sync_writes_no_clean_shutdown_marker(disk: MemoryDisk) -> None:
+    logs = open_manager(disk)
+    append(logs.create("t", 0, TOPIC_ID, CONFIG, NOW_MS), b"a")
+    logs.shutdown(NOW_MS, is_complete=False)
+    assert not disk.exists(f"/a/{CLEAN_SHUTDOWN}")
+    again = open_manager(disk).get("t", 0)
+    assert again is not None
+    assert values(again) == [b"a"]
+
+
+def test_failed_sync_of_one_log_at_shutdown_leaves_no_clean_shutdown_marker(disk: MemoryDisk) -> None:
+    logs = open_manager(disk)
+    for index in range(3):
+        append(logs.create("t", index, TOPIC_ID, CONFIG, NOW_MS), b"a")
+
+    def run_all(works: Iterable[Callable[[], None]]) -> None:
+        for number, work in enumerate(list(works)):
+            disk.fails_after = 0 if number == 1 else None
+            work()
+            disk.repair()
+
+    logs.shutdown(NOW_MS, run_all=run_all)
+    assert not disk.exists(f"/a/{CLEAN_SHUTDOWN}")
 
 
 class SyncRecordingDisk(MemoryDisk):
