@@ -90,9 +90,12 @@ def unknown_apis(broker: Broker) -> Any:
 
 @scenario()
 def frame_sizes(broker: Broker) -> Any:
-    """Send frame sizes that are negative, too small, or larger than socket.request.max.bytes (20,000,000)."""
+    """Send frame sizes that are negative, too small, or larger than socket.request.max.bytes (20,000,000).
+
+    The last two are the start of an HTTP request and of a TLS handshake.
+    """
     seen = {}
-    for size in (-1, -(2**31), 0, 1, 7, 20_000_001, 2**31 - 1):
+    for size in (-1, -(2**31), 0, 1, 7, 20_000_001, 2**31 - 1, 0x47455420, 0x16030102):
         with RawClient(broker.bootstrap) as client:
             client.send_bytes(struct.pack(">i", size) + b"\0" * min(max(size, 0), 64))
             client.socket.settimeout(2)

@@ -10,11 +10,13 @@ from kwire.broker.api.request.context import Channel, size_of
 from kwire.broker.api.request.request_metrics import RequestMetrics
 from kwire.broker.net.receiver import ConnectionOwner, Receiver, ServedNode
 from kwire.broker.net.send_queue import ALL_SENT, RegionTruncated, Sent
+from kwire.broker.net.unexpected_protocols import unexpected_protocol
 from kwire.host.loggers import NodeLogger
 
 if TYPE_CHECKING:
     from kwire.broker.net.listeners import Listener
     from kwire.broker.net.send_queue import Piece
+    from kwire.broker.net.unexpected_protocols import UnexpectedProtocol
     from kwire.host.host import Timer
 
 
@@ -32,6 +34,7 @@ class ConnectionServer(ConnectionOwner, Protocol):
     def mark_dirty(self, connection: Connection) -> None: ...
     def close(self, connection: Connection, reason: str) -> None: ...
     def refuse(self, connection: Connection, reason: str) -> None: ...
+    def log_unexpected_protocol(self, connection: Connection, protocol: UnexpectedProtocol) -> None: ...
 
 
 class Connection(Receiver):
@@ -77,6 +80,13 @@ class Connection(Receiver):
 
     def refuse(self, reason: str) -> None:
         self._server.refuse(self, reason)
+
+    def log_unexpected_protocol(self, frame_size: int) -> bool:
+        protocol = unexpected_protocol(frame_size)
+        if protocol is None or self.channel.slots or self.queue:
+            return False
+        self._server.log_unexpected_protocol(self, protocol)
+        return True
 
     def mark_dirty(self) -> None:
         self._server.mark_dirty(self)

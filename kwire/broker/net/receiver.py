@@ -138,6 +138,10 @@ class Receiver(ABC):
     def refuse(self, reason: str) -> None:
         """Close the connection because the peer violated the protocol."""
 
+    def log_unexpected_protocol(self, frame_size: int) -> bool:
+        """Return whether the bytes of an invalid frame size start another protocol. If so, log the peer."""
+        return False
+
     @abstractmethod
     def mark_dirty(self) -> None:
         """Schedule sending the queued data and handling the waiting frames, in this turn or the next one."""
@@ -318,8 +322,15 @@ class Receiver(ABC):
         channel = self.channel
         limit = "negative" if size < 0 else f"above the maximum of {channel.max_frame_bytes}"
         reason = f"frame size {size} is {limit}"
+        is_logged = self.log_unexpected_protocol(size)
         authentication, now_ms = channel.authentication, self._owner.loop.now_ms()
-        if authentication is None or not authentication.fail_invalid_size(channel, reason, now_ms):
+        if authentication is not None and authentication.fail_invalid_size(
+            channel, "" if is_logged else reason, now_ms
+        ):
+            return
+        if is_logged:
+            self.close(reason)
+        else:
             self._refuse(reason if size < 0 else f"{reason} (socket.request.max.bytes)")
 
     def _refuse(self, reason: str) -> None:

@@ -22,6 +22,7 @@ from kwire.broker.net.loop import Loop
 from kwire.broker.net.loop_events import LoopEvent, Wait
 from kwire.broker.net.receiver import SCRATCH_BYTES, ServedNode
 from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, SocketSettings
+from kwire.broker.net.unexpected_protocols import UnexpectedProtocol, UnexpectedProtocolLog
 
 if TYPE_CHECKING:
     from kwire.broker.config.listeners import ListenerEndpoint
@@ -72,6 +73,7 @@ class SocketServer:
         """Connections of removed listeners, to be closed after this turn has sent its responses."""
         self.connections: dict[int, Connection] = {}
         self._next_channel_id = 0
+        self._unexpected_protocols = UnexpectedProtocolLog()
         self._dirty: list[Connection] = []
         self._again: list[Connection] = []
         self._closed_in_turn = False
@@ -300,6 +302,28 @@ class SocketServer:
         """Close a connection whose peer violated the protocol."""
         self.logger.warning("Closing connection %s: %s", connection, reason)
         self._close(connection)
+
+    def log_unexpected_protocol(self, connection: Connection, protocol: UnexpectedProtocol) -> None:
+        """Log a connection whose peer uses TLS or HTTP, at most once per minute."""
+        now_ms = self.loop.internode_clock.monotonic_ms()
+        ip, listener = connection.peer[0], connection.listener
+        if not self._unexpected_protocols.should_log(ip, listener, protocol, now_ms):
+            return
+        if protocol is UnexpectedProtocol.TLS:
+            expected = "PLAINTEXT" if connection.channel.authentication is None else "SASL_PLAINTEXT"
+            self.logger.warning(
+                "Closing connection %s: the peer sent a TLS handshake, but the listener has no TLS. Set "
+                "security.protocol=%s in the client. Further such connections of this peer are not logged "
+                "for a minute",
+                *(connection, expected),
+            )
+        else:
+            self.logger.warning(
+                "Closing connection %s: the peer sent an HTTP request, but the listener serves Kafka's "
+                "protocol. Health checks, metrics and the console have their own port: kwire serve --http. "
+                "Further such connections of this peer are not logged for a minute",
+                connection,
+            )
 
     def close(self, connection: Connection, reason: str) -> None:
         """Close a connection for a reason other than a protocol violation."""

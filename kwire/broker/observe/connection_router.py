@@ -14,9 +14,15 @@ import trio
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
+from kwire.broker.net.unexpected_protocols import (
+    TLS_HANDSHAKE,
+    UnexpectedProtocol,
+    UnexpectedProtocolLog,
+)
 from kwire.broker.observe.app import SERVICE_UNAVAILABLE
 from kwire.broker.observe.console import ConsoleProcess
 from kwire.broker.observe.console_rate_limit import ConsoleRateLimit
+from kwire.host.loggers import NodeLogger
 from kwire.http.connections import ConnectionServer
 
 CONSOLE_REQUEST: Final = re.compile(rb"[A-Za-z]+ /console(?:(?P<static>/static/)|(?=[/? ]))")
@@ -28,6 +34,11 @@ A connection without any byte is closed. If only a part of the line has arrived,
 """
 PEEK_PAUSE_SECONDS: Final = 0.02
 """The pause before peeking again at an incomplete line. The pause doubles each time."""
+TLS_ADVICE: Final = "the peer sent a TLS handshake, but the HTTP port has no TLS. Open an http:// URL"
+KAFKA_ADVICE: Final = (
+    "the peer sent a Kafka request to the HTTP port. Set bootstrap.servers in the client to the address of a "
+    "listener"
+)
 TOO_MANY_PAGES: Final = (
     "the console serves one page per second while the broker serves other clients, and too many requests "
     "are waiting: try again later"
@@ -43,21 +54,29 @@ class ConnectionRouter:
         app: ASGIApp,
         console: ConsoleProcess | None,
         rate_limit: ConsoleRateLimit,
+        logger: NodeLogger,
     ) -> None:
         self._connections = connections
         self._app = app
         self._console = console
         self._rate_limit = rate_limit
+        self._logger = logger
+        self._unexpected_protocols = UnexpectedProtocolLog()
 
     async def route(self, stream: trio.SocketStream) -> None:
         """Serve a connection until it ends, or pass it to the console process."""
         app = self._app
         async with stream:
-            if self._console is not None:
-                try:
-                    match = CONSOLE_REQUEST.match(await _first_bytes(stream.socket))
-                except (OSError, trio.TooSlowError):
+            try:
+                first_bytes = await _first_bytes(stream.socket)
+                if self._is_unexpected(first_bytes, stream.socket.getpeername()[0]):
                     return
+                if self._console is not None:
+                    first_bytes = await _first_line(stream.socket, first_bytes)
+            except (OSError, trio.TooSlowError):
+                return
+            if self._console is not None:
+                match = CONSOLE_REQUEST.match(first_bytes)
                 if match is not None:
                     refusal = TOO_MANY_PAGES
                     if match["static"] or await self._rate_limit.acquire():
@@ -67,15 +86,39 @@ class ConnectionRouter:
                     app = PlainTextResponse(f"{refusal}\n", SERVICE_UNAVAILABLE)
             await self._connections.serve(stream, app)
 
+    def _is_unexpected(self, first_bytes: bytes, ip: str) -> bool:
+        """Return whether the peer uses TLS or Kafka's protocol. Log this once per minute for each address."""
+        # A Kafka request begins with its size. Sizes below 16 MiB begin with a zero byte.
+        if first_bytes.startswith(TLS_HANDSHAKE):
+            protocol, advice = UnexpectedProtocol.TLS, TLS_ADVICE
+        elif first_bytes.startswith(b"\0"):
+            protocol, advice = UnexpectedProtocol.KAFKA, KAFKA_ADVICE
+        else:
+            return False
+        if self._unexpected_protocols.should_log(ip, "--http", protocol, int(1000 * trio.current_time())):
+            self._logger.warning(
+                "Closing HTTP connection from %s: %s. Further such connections of this peer are not logged "
+                "for a minute",
+                *(ip, advice),
+            )
+        return True
+
 
 async def _first_bytes(sock: trio.socket.SocketType) -> bytes:
-    """Peek at the first line, or at its first `PEEK_BYTES`.
+    """Peek at the bytes that have arrived, at most `PEEK_BYTES`.
 
     Raises TooSlowError if no byte arrives within `FIRST_BYTES_SECONDS`. Raises OSError if the connection is
     lost.
     """
     with trio.fail_after(FIRST_BYTES_SECONDS):
-        found = await sock.recv(PEEK_BYTES, socket.MSG_PEEK)
+        return await sock.recv(PEEK_BYTES, socket.MSG_PEEK)
+
+
+async def _first_line(sock: trio.socket.SocketType, found: bytes) -> bytes:
+    """Peek at the first line, or at its first `PEEK_BYTES`. `found` are the bytes that have arrived.
+
+    Raises OSError if the connection is lost.
+    """
     pause_seconds = PEEK_PAUSE_SECONDS
     with trio.move_on_after(FIRST_BYTES_SECONDS):
         while found and b"\n" not in found and len(found) < PEEK_BYTES:

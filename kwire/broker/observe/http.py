@@ -100,8 +100,9 @@ class HttpPort:
         app = pages(
             running, only_local_names=self._is_local, other_paths=[CONSOLE] if console is not None else []
         )
-        connections = ConnectionServer(running.loop.logger("kwire.http"))
-        router = ConnectionRouter(connections, app, console, ConsoleRateLimit(running))
+        logger = running.loop.logger("kwire.http")
+        connections = ConnectionServer(logger)
+        router = ConnectionRouter(connections, app, console, ConsoleRateLimit(running), logger)
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.sock))
         try:
             await trio.serve_listeners(router.route, [listener])

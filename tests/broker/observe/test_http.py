@@ -7,6 +7,7 @@ import random
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -25,6 +26,8 @@ from kwire.broker.observe.health import why_not_alive, why_not_ready
 from kwire.broker.observe.http import HttpPort, http_address
 from kwire.cli.main import main
 from kwire.testing.disk import MemoryDisk
+from kwire.wire.messages.api_versions import ApiVersionsRequest
+from kwire.wire.registry import encode_request
 from tests.broker.observe.conftest import SETTINGS, serve_observed
 
 
@@ -50,6 +53,27 @@ async def test_the_port_is_closed_at_the_end() -> None:
         assert await node.text("/healthz")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port or 0))
+
+
+@pytest.mark.parametrize(
+    ("first_bytes", "expected"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "the HTTP port has no TLS. Open an http:// URL"),
+        (encode_request(ApiVersionsRequest(), 0, 1, "me"), "the peer sent a Kafka request to the HTTP port"),
+    ],
+)
+@pytest.mark.parametrize("console", [False, True])
+async def test_another_protocol_is_logged_once_per_minute(
+    console: bool, first_bytes: bytes, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serve_observed(console=console) as node:
+        for _ in range(3):
+            async with await trio.open_tcp_stream("127.0.0.1", node.http.base_url.port or 0) as stream:
+                await stream.send_all(first_bytes)
+                with suppress(trio.BrokenResourceError):  # a reset, because the port does not read the bytes
+                    assert await stream.receive_some() == b""
+        assert [expected in message for message in caplog.messages if "Closing" in message] == [True]
+        assert await node.text("/healthz") == "ok\n"
 
 
 async def test_a_fenced_or_stopping_broker_is_not_ready() -> None:

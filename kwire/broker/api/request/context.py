@@ -63,7 +63,7 @@ class ChannelAuthentication(Protocol):
         """
 
     def fail_invalid_size(self, channel: Channel, reason: str, now_ms: int) -> bool:
-        """Fail a running authentication because of a frame of invalid size.
+        """Fail a running authentication because of a frame of invalid size. An empty reason is not logged.
 
         Return False if no authentication is running. Otherwise the connection is closed after the delay for
         failed authentication.

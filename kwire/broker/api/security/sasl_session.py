@@ -217,7 +217,8 @@ class SaslSession:
             self._counts.failed_authentication += 1
         else:
             self._counts.failed_reauthentication += 1
-        self._log_failure(channel, step.reason)
+        if step.reason:
+            self._log_failure(channel, step.reason)
 
         def send() -> None:
             if channel.closed:
