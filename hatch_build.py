@@ -56,7 +56,7 @@ def _local_platform(tags: Iterable[str]) -> str:
 def compile_library(root: Path, directory: Path) -> Path | None:
     """Compile the library in `directory` and return its path, or None if that fails.
 
-    Only CPython with its global lock has the stable ABI.
+    Only CPython with the global interpreter lock (GIL) has the stable ABI.
     """
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None

@@ -46,7 +46,7 @@ READS = {
     "one page per second": ("from=AT", 1.0),
     "pages without a pause": ("from=AT", 0.0),
 }
-"""By reader, the query and the pause after each page in seconds. The first offset replaces AT."""
+"""By reader, the query and the pause after each page in seconds. AT stands for the page's first offset."""
 STEP = 20_000
 """The number of offsets from one page to the next."""
 

@@ -123,7 +123,7 @@ OUTSIDE = {
 """Modules that give access to the operating system. Most packages are handed time, randomness and disks."""
 
 PURE = {"pathlib.PurePath", "pathlib.PurePosixPath"}
-"""Names in these modules that do not access the operating system."""
+"""Names in the modules of `OUTSIDE` that do not access the operating system."""
 
 MAY_TOUCH_OUTSIDE = {
     "kwire.broker.net",
@@ -140,7 +140,7 @@ MAY_TOUCH_OUTSIDE = {
     "simulation",
     *INDEPENDENT,
 }
-"""Modules that may use them: the I/O shell, and everything that is not the broker."""
+"""Modules that may use the modules of `OUTSIDE`: the I/O shell, and everything that is not the broker."""
 
 MAY_OPEN_FILES = {"kwire.broker.config.load"}
 """Other modules that may call open(): server.properties is read before the disk object exists."""

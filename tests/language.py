@@ -29,7 +29,7 @@ PHRASES = re.compile(
 """Phrases for which technical English has a more precise word."""
 
 MOST_STARTS = 0.01
-"""Share of docstring sentences that may start so."""
+"""Share of docstring sentences that may start with one of `STARTS`."""
 MOST_PHRASES = 0.3
 """Phrases per 1,000 words of prose that may remain."""
 

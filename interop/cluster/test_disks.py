@@ -19,7 +19,7 @@ STORAGE = (
 )
 """Errors that followers and clients may report until another replica is elected leader.
 
-An observer does not sync its metadata log, so its log may be shorter after its disk was repaired.
+A fetch offset is not monotonic if an observer's metadata log lost its end: an observer does not sync the log.
 """
 
 
@@ -122,7 +122,7 @@ def fails(small: Disk, way: str) -> None:
 
 
 def comes_back(cluster: Cluster, node: Broker, small: Disk, way: str) -> None:
-    """Stop the node if it still runs, free or repair the disk, and start the node again."""
+    """Stop the node if it still runs, free the `full` disk or repair it, and start the node again."""
     if node.process is not None and node.process.poll() is None:
         node.stop()
     node.kill()

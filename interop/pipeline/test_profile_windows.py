@@ -99,7 +99,7 @@ def check(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 
 
 def counted(checkpoint: Path) -> dict[str, int]:
-    """Return the job's counts by name, added up over all micro-batches."""
+    """Return the counts in the checkpoint of the job `windows`, by name, summed over all micro-batches."""
     found: dict[str, int] = {}
     for path in (checkpoint / "counts").glob("*.json"):
         for name, count in json.loads(path.read_text()).items():

@@ -23,7 +23,10 @@ REQUEST = b"GET /console/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
 async def handover_to_app(
     entered: trio.Event, goes_on: trio.Event, page: str = "a page"
 ) -> AsyncIterator[Callable[[], trio.SocketStream]]:
-    """Yield a function that connects to an application, which responds once `goes_on` is set."""
+    """Yield a function that sends a request to an application over a handed-over connection.
+
+    The application sets `entered`, waits for `goes_on`, and responds with `page`.
+    """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         entered.set()

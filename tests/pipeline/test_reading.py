@@ -22,7 +22,7 @@ class Reader:
         self.options: dict[str, str] = {}
         self.paths: tuple[str, ...] = ()
         self.why = ""
-        """Raise the error about the files, if any."""
+        """The message of the error that `parquet` raises, or "" for none."""
 
     @property
     def read(self) -> Reader:

@@ -32,7 +32,7 @@ def heartbeat(
 
 
 def leadership(cluster: Any, index: int = 0) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Return the leader, the ISR and the ELR."""
+    """Return the leader, the ISR and the ELR of a partition of topic t."""
     partition = cluster.image.topics["t"].partitions[index]
     return partition.leader, partition.isr, partition.elr
 

@@ -29,7 +29,7 @@ def three(bare_cluster: Any) -> Any:
 
 
 def state(cluster: Any) -> tuple[Any, ...]:
-    """Return the replicas, the ISR, the leader, and the adding and removing replicas."""
+    """Return the replicas, the ISR, the leader, and the adding and removing replicas of partition t-0."""
     partition = cluster.image.topics["t"].partitions[0]
     return (
         partition.replicas,

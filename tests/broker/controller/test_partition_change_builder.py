@@ -14,7 +14,7 @@ WITHOUT_ELR = (("metadata.version", 20),)
 
 
 def leadership(cluster: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return the leader, the ISR, the ELR and the last known ELR."""
+    """Return the leader, the ISR, the ELR and the last known ELR of partition t-0."""
     partition = cluster.image.topics["t"].partitions[0]
     return partition.leader, partition.isr, partition.elr, partition.last_known_elr
 
