@@ -1,6 +1,6 @@
 """The build hook that compiles the native record scan, where a C compiler and Python's headers are present.
 
-Without them the wheel has no native code, and kwire uses the same function in Python (docs/decisions/0002).
+Without them the wheel has no native code, and kwire uses the same function in Python (docs/decisions/0027).
 """
 
 from __future__ import annotations

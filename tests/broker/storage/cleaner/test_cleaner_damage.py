@@ -112,7 +112,7 @@ def test_flipped_bit_leaves_the_log_unchanged(segments: list[LogSegment]) -> Non
 
 @pytest.mark.parametrize("first_dirty_offset", [4, 6])
 def test_flipped_bit_in_the_clean_section_leaves_the_log_unchanged(first_dirty_offset: int) -> None:
-    """The cleaner reads the clean section only when it copies it, here for its first report."""
+    """The cleaner reads the clean section only when it copies the section, here before its first report."""
     batch = PLAIN[0][1][1]
     for place in set(range(HEADER_BYTES)) - set(LEADER_EPOCH):
         for bit in range(8):
