@@ -57,7 +57,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kwire.http": set(),
     "kwire.broker.observe": {*WITH_NET - {"kwire.broker.node"}, "kwire.http"},  # the node is passed to it
     # Clients are given JAAS configurations in the same syntax as brokers.
-    "kwire.client": {"kwire.wire", "kwire.broker.security", "kwire.broker.config.jaas"},
+    "kwire.client": {
+        "kwire.wire",
+        "kwire.host.system_time",
+        "kwire.broker.security",
+        "kwire.broker.config.jaas",
+    },
     # The files, and what is in them.
     "kwire.cli.shared": CLIENT_COMMANDS,
     "kwire.cli.admin": CLIENT_COMMANDS,
@@ -131,6 +136,7 @@ MAY_TOUCH_OUTSIDE = {
     "kwire.broker.storage.cleaner.worker_pool",  # starts the cleaner process
     "kwire.broker.storage.cleaner.worker",  # runs in the cleaner process
     "kwire.host.clock",
+    "kwire.host.system_time",
     "kwire.broker.observe",
     "kwire.cli",
     "kwire.client",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Final, Self, TypeVar
 from kwire.client.connection import Connection
 from kwire.client.errors import Disconnected, NoReachableBroker, UnknownPartition, raise_for_code
 from kwire.client.security import PLAINTEXT, Security
+from kwire.host.system_time import monotonic, sleep
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.find_coordinator import GROUP, FindCoordinatorRequest, FindCoordinatorResponse
 from kwire.wire.messages.metadata import (
@@ -52,8 +52,8 @@ class ClusterClient:
         retry_seconds: float = RETRY_SECONDS,
         retry_first_connection: bool = False,
         security: Security = PLAINTEXT,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = monotonic,
+        sleep: Callable[[float], None] = sleep,
     ) -> None:
         """Set the bootstrap servers, and the timeout of each request and of each series of attempts.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -11,6 +10,7 @@ from typing import Final, TypeVar
 
 from kwire.client.errors import ClosedByPeer, Disconnected, SecurityMismatch, raise_for_code
 from kwire.client.security import PLAINTEXT, Security
+from kwire.host.system_time import monotonic
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -55,7 +55,7 @@ class Connection:
         timeout_seconds: float,
         security: Security = PLAINTEXT,
         *,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = monotonic,
     ) -> None:
         """Connect, negotiate versions, and authenticate if there are credentials.
 

@@ -7,10 +7,12 @@ can advance the clock of a running broker. `ManualClock` moves only by `advance`
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
+from time import time_ns
 from typing import Protocol
+
+from kwire.host.system_time import monotonic_ns
 
 
 class Clock(Protocol):
@@ -32,15 +34,17 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock, plus the time by which `advance` moved it."""
 
-    def __init__(self) -> None:
+    def __init__(self, time_ns: Callable[[], int] = time_ns) -> None:
+        """`time_ns` is the wall clock of the machine."""
+        self._time_ns = time_ns
         self._offset_ms = 0
         self.on_jump: Callable[[], None] | None = None
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000 + self._offset_ms
+        return self._time_ns() // 1_000_000 + self._offset_ms
 
     def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000 + self._offset_ms
+        return monotonic_ns() // 1_000_000 + self._offset_ms
 
     def advance(self, delay_ms: int) -> None:
         assert delay_ms >= 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import Any, Final
 
 ROOT: Final = "root"
@@ -46,6 +47,17 @@ class NodeLogger(logging.LoggerAdapter[logging.Logger]):
         extra = kwargs.get("extra")
         kwargs["extra"] = {**extra, **(self.extra or {})} if extra else self.extra
         return f"{self._prefix}{msg}", kwargs
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a message. If the line cannot be created, it is lost: a log line must not stop a node.
+
+        A handler of `logging` catches its own errors. But a test can replace `time.time` by a function that
+        raises an error, and `logging` then cannot create the line.
+        """
+        if self.isEnabledFor(level):
+            kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # the line names the caller of this method
+            with suppress(Exception):
+                super().log(level, msg, *args, **kwargs)
 
 
 def node_name(node_id: int | str) -> str:

@@ -5,7 +5,6 @@ It retries retriable errors and failed connections until the timeout, even if no
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -17,6 +16,7 @@ from kwire.client.groups import describe_classic_group, describe_consumer_group,
 from kwire.client.offsets import find_offsets
 from kwire.client.producer import TopicProducer
 from kwire.client.security import PLAINTEXT, Security
+from kwire.host.system_time import sleep
 from kwire.testing.exchange import CLIENT_ID
 from kwire.testing.results import Group, Headers, Member, Record, Token, TopicPartition
 from kwire.wire.batch import Record as StoredRecord
@@ -50,7 +50,7 @@ class BlockingClient:
         self,
         bootstrap_servers: str,
         timeout_s: float,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = sleep,
         security: Security = PLAINTEXT,
     ) -> None:
         """Create a client without connecting. Raises ValueError if a bootstrap server is not host:port.

@@ -116,8 +116,9 @@ class Broker(EmbeddedKafka):
         }
         if self._clock is None:
             from kwire.host.clock import SystemClock
+            from kwire.host.system_time import libc_time_ns
 
-            self._clock = SystemClock()
+            self._clock = SystemClock(libc_time_ns)
         thread = BrokerThread(
             properties,
             clock=self._clock,

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from kwire.host.system_time import monotonic
 from kwire.testing.broker import Broker, check_delay
 from kwire.testing.embedded_kafka import EmbeddedKafka
 from kwire.testing.kafka import TIMEOUT_SECONDS
@@ -91,11 +91,11 @@ class _ClusterBroker(Broker):
 
     def settle(self) -> None:
         """Wait until no replication and no transaction end is pending, for about 1 s at most."""
-        settled, until = threading.Event(), time.monotonic() + MAX_SETTLE_SECONDS
+        settled, until = threading.Event(), monotonic() + MAX_SETTLE_SECONDS
         running = self._running
 
         def poll() -> None:
-            if _has_pending_work(running.node) and time.monotonic() < until:
+            if _has_pending_work(running.node) and monotonic() < until:
                 running.loop.internode_clock.schedule(POLL_MS, poll)
             else:
                 settled.set()

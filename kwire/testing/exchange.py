@@ -10,11 +10,11 @@ appear as topic names, and passwords as `[hidden]`. Request and response are dec
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
+from kwire.host.system_time import localtime, strftime
 from kwire.testing.results import TopicPartition
 from kwire.wire.batch import CorruptBatch, Record, batches, records
 from kwire.wire.errors import ErrorCode, WireError
@@ -145,10 +145,7 @@ class Exchange:
             return frozenset()
 
     def __str__(self) -> str:
-        at = (
-            time.strftime("%H:%M:%S", time.localtime(self.received_at_s))
-            + f".{self.received_at_s % 1:.3f}"[2:]
-        )
+        at = strftime("%H:%M:%S", localtime(self.received_at_s)) + f".{self.received_at_s % 1:.3f}"[2:]
         try:
             request = self._format(self.request_message)
         except WireError as error:

@@ -38,7 +38,6 @@ Producers without idempotence may duplicate and reorder records when they retry.
 from __future__ import annotations
 
 import threading
-import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +46,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
+from kwire.host.system_time import monotonic
 from kwire.testing.results import Record
 
 Partition = tuple[str, int]
@@ -139,7 +139,7 @@ class _Ownership(NamedTuple):
 class History:
     """The observations of clients. Times in anomalies are seconds since this object was created."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._started_s = clock()
         self._lock = threading.Lock()

@@ -8,13 +8,13 @@ Requests of other nodes, and of the test itself, are neither recorded nor change
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kwire.broker.api.request.context import Channel, RequestContext, size_of
 from kwire.broker.storage.disk import FileRegion
+from kwire.host.system_time import libc_time_ns, perf_counter
 from kwire.testing.exchange import CLIENT_ID, Exchange
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
@@ -54,7 +54,7 @@ class _PendingResponse:
         self.context = context
         self.exchange = exchange
         self.fault = fault
-        self.started_s = time.perf_counter()
+        self.started_s = perf_counter()
 
 
 class Interceptor:
@@ -98,7 +98,9 @@ class Interceptor:
         ):
             self._forward(channel, frame)
             return
-        exchange = Exchange(time.time(), header, frame[position:], self._recorder.topic_names)
+        exchange = Exchange(
+            libc_time_ns() / 1_000_000_000, header, frame[position:], self._recorder.topic_names
+        )
         if _is_from_node(channel, exchange):
             self._forward(channel, frame)
             return
@@ -230,7 +232,7 @@ class Interceptor:
 
     def _complete(self, one: _PendingResponse) -> None:
         context, exchange = one.context, one.exchange
-        duration_ms = (time.perf_counter() - one.started_s) * 1000
+        duration_ms = (perf_counter() - one.started_s) * 1000
         if context.reply is None:
             disconnected, closed = "the client disconnected", "the connection was closed"
             outcome = (

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count as counting
 from typing import TYPE_CHECKING, TypeVar
 
+from kwire.host.system_time import libc_time_ns, monotonic, sleep
 from kwire.testing.results import Group, Record, TopicPartition
 
 if TYPE_CHECKING:
@@ -176,10 +176,10 @@ class Kafka:
             return self._records(topic, partition, offset, uncommitted, timeout_s)
         found: list[Record] = []
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic() + timeout_s
 
         def enough() -> bool:
-            left_s = max(0.0, deadline - time.monotonic())
+            left_s = max(0.0, deadline - monotonic())
             found[:] = self._records(topic, partition, offset, uncommitted, left_s)
             return len(found) >= count
 
@@ -247,7 +247,7 @@ class Kafka:
         return self._properties
 
     def _now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return libc_time_ns() // 1_000_000
 
     def _call(self, operation: Callable[[BlockingClient], T]) -> T:
         with self._lock:
@@ -266,7 +266,7 @@ class Kafka:
 
     def _sleep(self, seconds: float) -> None:
         """Sleep before a retry. An exception ends the retries."""
-        time.sleep(seconds)
+        sleep(seconds)
 
 
 def wait_until(
@@ -290,11 +290,11 @@ def wait_until(
 
 
 def _poll_until(holds: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
+    deadline = monotonic() + timeout_s
     while not holds():
-        if time.monotonic() >= deadline:
+        if monotonic() >= deadline:
             return False
-        time.sleep(POLL_SECONDS)
+        sleep(POLL_SECONDS)
     return True
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from kwire.host.system_time import monotonic
 from kwire.testing.broker import Broker
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Outages:
         self._rng = random.Random(f"kwire outages {seed}")
         self._brokers, self._isolate, self._heal = brokers, isolate, heal
         self._events: list[str] = []
-        self._started_s = time.monotonic()
+        self._started_s = monotonic()
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="kwire outages", daemon=True)
@@ -80,7 +80,7 @@ class Outages:
                 ("is disconnected", lambda: self._isolate(broker_id), self._heal),
             )
         )
-        at_s = time.monotonic() - self._started_s
+        at_s = monotonic() - self._started_s
         self._events.append(f"at {at_s:.1f} s broker {broker_id} {how} for {lasts_s:.1f} s")
         begin()
         self._stopping.wait(lasts_s)

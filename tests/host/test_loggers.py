@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -18,6 +19,19 @@ def test_log_record_names_its_node(caplog: pytest.LogCaptureFixture) -> None:
         NodeLogger("kwire.node", "").info("%d logs", 8)
     assert caplog.messages == ["[100% of 1] 7 logs", "8 logs"]
     assert [vars(record)["node"] for record in caplog.records] == ["100% of 1", ""]
+
+
+def test_log_record_names_the_caller(caplog: pytest.LogCaptureFixture) -> None:
+    NodeLogger("kwire.node", "").warning("first")
+    NodeLogger("kwire.node", "").exception("second")
+    assert {record.pathname for record in caplog.records} == {__file__}
+
+
+def test_log_line_that_cannot_be_created_is_lost_without_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    with mock.patch("logging.LogRecord.__init__", side_effect=StopIteration):
+        NodeLogger("kwire.node", "").warning("first")
+    NodeLogger("kwire.node", "").warning("second")
+    assert caplog.messages == ["second"]
 
 
 def test_all_logger_names_are_known_before_their_first_use() -> None:

@@ -212,6 +212,8 @@ def test_importing_kwire_testing_does_not_import_the_broker() -> None:
     ours = [name for name in output.split() if name.partition(".")[0] in ("kwire", "trio")]
     assert ours == [
         "kwire",
+        "kwire.host",
+        "kwire.host.system_time",
         "kwire.testing",
         "kwire.testing.broker",
         "kwire.testing.broker_thread",

@@ -34,7 +34,6 @@ import select
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from time import perf_counter
 from typing import Any, TypeVar
 
 from kwire.broker.net.loop_events import LoopEvent, Wait
@@ -46,6 +45,7 @@ from kwire.host.internode_clock import InternodeClock
 from kwire.host.loggers import NodeLogger
 from kwire.host.periodic_checks import PeriodicChecks
 from kwire.host.random_streams import RandomStreams
+from kwire.host.system_time import perf_counter
 
 T = TypeVar("T")
 

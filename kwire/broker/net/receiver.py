@@ -27,11 +27,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from select import EPOLLIN, EPOLLOUT
 from struct import Struct
-from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from kwire.broker.api.request.context import Channel
 from kwire.broker.net.send_queue import SendQueue
+from kwire.host.system_time import perf_counter
 from kwire.wire.errors import WireError
 from kwire.wire.primitives import Buffer
 

@@ -10,7 +10,6 @@ import socket
 from collections.abc import Iterable, Iterator
 from functools import partial
 from select import EPOLLIN
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.request_metrics import RequestMetrics
@@ -23,6 +22,7 @@ from kwire.broker.net.loop_events import LoopEvent, Wait
 from kwire.broker.net.receiver import SCRATCH_BYTES, ServedNode
 from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, SocketSettings
 from kwire.broker.net.unexpected_protocols import UnexpectedProtocol, UnexpectedProtocolLog
+from kwire.host.system_time import perf_counter
 
 if TYPE_CHECKING:
     from kwire.broker.config.listeners import ListenerEndpoint
