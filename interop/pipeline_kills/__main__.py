@@ -25,16 +25,16 @@ def main() -> int:
         "--victim",
         choices=(*VICTIMS, EACH),
         action="append",
-        help=f"may be repeated (default: {', '.join(VICTIMS)}; {EACH}: all three in one trial)",
+        help=f"may be repeated (default: {', '.join(VICTIMS)}; {EACH}: all three in one test)",
     )
     parser.add_argument(
-        "--minutes", type=float, default=0, help="begin no trial after so many (default: no end)"
+        "--minutes", type=float, default=0, help="start no test after this many minutes (default: no limit)"
     )
     parser.add_argument(
         "--audit",
         choices=(EVERY, LAST, NEVER),
         default=LAST,
-        help="which trials of a job and victim to audit",
+        help="the tests of a job and victim whose result the job `audit` compares as well",
     )
     options = parser.parse_args()
     deadline = time.monotonic() + options.minutes * 60 if options.minutes else float("inf")

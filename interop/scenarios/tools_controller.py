@@ -262,7 +262,7 @@ def controller_verb_output(broker: Broker, main: str, verb: str, *arguments: str
 
 @scenario(seconds=120)
 def wildcard_listener(broker: Broker) -> Any:
-    """Listen on all interfaces. The endpoint must have the host name, and the port must close at the end."""
+    """A controller listener on all interfaces: its endpoint has the host name, and it closes with the node."""
     with another(broker) as own:
         own.stop()
         own.properties["listeners"] = f"PLAINTEXT://127.0.0.1:{own.port},CONTROLLER://:{own.controller_port}"

@@ -193,7 +193,11 @@ def _path_cases(known: list[Position], name: str = "path") -> str:
 
 
 def _value_cases(known: list[Position], some: str, anything: str) -> str:
-    """Return `case` branches for option values: `some` is code for known values, `anything` for others."""
+    """Return a `case` branch for each option that has a value.
+
+    `some` is code for an option whose values are known, with a placeholder for the values. `anything` is code
+    for an option with free text.
+    """
     return "\n".join(
         f"    {_quote(f'{position.path}|{option}')}) {some.format(' '.join(given)) if given else anything} ;;"
         for position in known

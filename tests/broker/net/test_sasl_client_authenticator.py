@@ -221,7 +221,7 @@ def test_incomplete_exchange_is_a_failure() -> None:
 
 
 def test_mechanism_that_ends_with_a_server_message() -> None:
-    """In SCRAM, the client only verifies the server's final message."""
+    """In SCRAM, the last message is the server's. The client verifies it and sends no reply."""
     harness = SaslHarness(ServerFinalMechanism)
     harness.connect()
     harness.respond_handshake()
