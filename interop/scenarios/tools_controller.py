@@ -262,7 +262,7 @@ def controller_verb_output(broker: Broker, main: str, verb: str, *arguments: str
 
 @scenario(seconds=120)
 def wildcard_listener(broker: Broker) -> Any:
-    """A controller listener on all interfaces: its endpoint has the host name, and it closes with the node."""
+    """Describe a controller that listens on all interfaces, and check that its port closes when it stops."""
     with another(broker) as own:
         own.stop()
         own.properties["listeners"] = f"PLAINTEXT://127.0.0.1:{own.port},CONTROLLER://:{own.controller_port}"
