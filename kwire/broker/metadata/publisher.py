@@ -57,7 +57,7 @@ class MetadataPublisher:
                 if self._transactions.is_open:  # an earlier controller left it open, and this batch aborts it
                     self._transactions.feed(batch.records)
                 self.is_empty = False
-                self._publish(batch.delta, batch.last_offset, batch.epoch)
+                self._replace_image(batch.delta.apply(batch.last_offset, batch.epoch), batch.delta)
                 continue
             if delta is None:
                 delta = MetadataDelta(self.image)
@@ -69,7 +69,11 @@ class MetadataPublisher:
             except ValueError as error:
                 raise CorruptMetadata(f"metadata at offset {batch.base_offset}: {error}") from error
         if delta is not None:
-            self._publish(delta, offset, epoch)
+            try:
+                image = delta.apply(offset, epoch)
+            except ValueError as error:
+                raise CorruptMetadata(f"metadata at offset {offset}: {error}") from error
+            self._replace_image(image, delta)
 
     def handle_snapshot(self, batches: Iterable[MetadataBatch]) -> None:
         """Publish the content of a snapshot, as one change from the current image.
@@ -88,9 +92,6 @@ class MetadataPublisher:
         self._transactions = TransactionFilter()
         self.is_empty = False
         self._replace_image(image, MetadataDelta.between(self.image, image))
-
-    def _publish(self, delta: MetadataDelta, offset: int, epoch: int) -> None:
-        self._replace_image(delta.apply(offset, epoch), delta)
 
     def _replace_image(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if delta.features_changed:

@@ -15,6 +15,7 @@ from kwire.wire.records.metadata import (
     BeginTransactionRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
+    PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
 )
@@ -129,6 +130,16 @@ def test_the_error_for_corrupt_metadata_contains_the_offset(harness: PublisherHa
     assert harness.publisher.image is before
     with pytest.raises(CorruptMetadata, match=r"metadata at offset 2: not a metadata record.*record_type=99"):
         harness.commit(UnknownRecord(record_type=99, version=0, value=b"\x01\x63\x00"))
+    assert harness.publisher.image is before
+
+
+def test_a_gap_in_partition_numbers_is_corrupt_metadata(harness: PublisherHarness) -> None:
+    """A gap is found only after all records of the commit have been replayed."""
+    harness.commit(topic("a"))
+    before = harness.publisher.image
+    partition = PartitionRecord(partition_id=1, topic_id=id_of("a"), replicas=[1], isr=[1], leader=1)
+    with pytest.raises(CorruptMetadata, match="metadata at offset 1: partition numbers of topic a"):
+        harness.commit(partition)
     assert harness.publisher.image is before
 
 
