@@ -103,7 +103,9 @@ class Node(NodeBase):
         self.producer_ids = ProducerIdManager(
             self.controller, host, config.node_id, broker_epoch=lambda: self.lifecycle.broker_epoch
         )
-        self.assignments = NodeAssignmentsManager(self.controller, self.lifecycle, self.node_id)
+        self.assignments = NodeAssignmentsManager(
+            self.controller, self.lifecycle, host, self.node_id, lambda: self.image
+        )
         self.log_dirs: LogDirs = LogDirs(self)
         own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
         self.groups = GroupCoordinatorService(
@@ -217,6 +219,7 @@ class Node(NodeBase):
         super().begin_shutdown()
         self.cleaner.stop()
         self.log_dirs.stop()
+        self.assignments.stop()
         self.fetcher_manager.stop()
         self.groups.shutdown()
         self.transactions.shutdown()

@@ -33,7 +33,7 @@ _FINAL_COPY_BYTES = 256 * 1024
 _MAX_CONCURRENT = 4
 """The number of moves that copy at the same time. Further moves wait."""
 
-OnAssigned = Callable[[ApiError | None], None]
+OnAssigned = Callable[[], None]
 
 
 class DirectoryMoves:
@@ -49,7 +49,7 @@ class DirectoryMoves:
         bytes_per_second: Callable[[], int | None],
         on_moved: Callable[[Log, Log], None],
     ) -> None:
-        """`assign` reports the directory of a log to the controller, and calls back after the commit.
+        """`assign` reports the directory of a log until the controller has committed it, then calls back.
 
         `is_cleaned` returns whether a log is being compacted; the cleaner skips logs that have a future log.
         `bytes_per_second` returns the current limit for all moves together, or None for no limit. `on_moved`
@@ -201,7 +201,7 @@ class _Move:
         """
         self.is_ended = True
         if self._assigning or self._is_assigned:
-            self._moves.assign(self.partition.log, self._source_directory, lambda error: None)
+            self._moves.assign(self.partition.log, self._source_directory, lambda: None)
 
     def advance(self) -> None:
         """Do the next step of the move, or schedule it for later."""
@@ -251,18 +251,8 @@ class _Move:
             self._moves.record_copied(self._copy.append(data, self._moves.host.now_ms()))
         self.advance()
 
-    def _assigned(self, error: ApiError | None) -> None:
+    def _assigned(self) -> None:
         self._assigning = False
-        if self.is_ended:
-            return
-        if error is not None:
-            self._moves.logger.warning(
-                "Cannot report the new log directory of %s to the controller, will retry: %s",
-                self.partition.log.name,
-                error,
-            )
-            self._moves.host.schedule(_MAX_WAIT_MS, self.advance)
-            return
         self._is_assigned = True
         self.advance()
 

@@ -37,8 +37,11 @@ DirectoryAssignments = Mapping[tuple[Uuid, int], Uuid]
 class AssignmentsManager(Protocol):
     """The component that reports log directories to the controller."""
 
-    def assign(self, directory_ids: DirectoryAssignments, done: OnAssigned) -> None:
-        """Report the directories of replicas with AssignReplicasToDirs. `done` gets None or the error."""
+    def assign(self, directory_ids: DirectoryAssignments, on_assigned: OnAssigned) -> None:
+        """Report the directories of replicas with AssignReplicasToDirs, until the controller accepts them.
+
+        `on_assigned` is called for each replica, unless the replica is removed or gets another directory.
+        """
 
     def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:
         """Report failed and cordoned directories until the controller acknowledges the report."""
@@ -157,12 +160,12 @@ class LogDirs:
             return None
         return known.partitions[partition].directory_of(self._node.node_id)
 
-    def _assign(self, log: Log, directory: LogDirectory, done: OnAssigned) -> None:
+    def _assign(self, log: Log, directory: LogDirectory, on_assigned: OnAssigned) -> None:
         directory_id = directory.directory_id
         if directory_id is None:
-            self._node.host.call_soon(lambda: done(None))
+            self._node.host.call_soon(on_assigned)
             return
-        self._node.assignments.assign({(log.topic_id, log.partition): directory_id}, done)
+        self._node.assignments.assign({(log.topic_id, log.partition): directory_id}, on_assigned)
 
     # --- moves
 

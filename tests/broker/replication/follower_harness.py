@@ -104,7 +104,7 @@ class FollowerHarness:
         self.moves = DirectoryMoves(
             self.logs,
             self.host,
-            assign=lambda log, directory, done: self.host.call_soon(lambda: done(None)),
+            assign=lambda log, directory, on_assigned: self.host.call_soon(on_assigned),
             is_cleaned=lambda log: False,
             bytes_per_second=lambda: None,
             on_moved=lambda old, new: None,
