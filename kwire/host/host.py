@@ -140,6 +140,12 @@ class Peers(Protocol):
         may use another security protocol. All requests of one purpose must pass the same value.
         """
 
+    def end_backoff(self, to: PeerAddress) -> None:
+        """Connect again soon if connections to this node back off, because the node has started to respond.
+
+        This has no effect on other connections, and does not shorten the first backoff after a failure.
+        """
+
     def api_versions(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
         """Return the API version ranges of a node by API key, from its last ApiVersions response.
 
@@ -165,6 +171,9 @@ class NoPeers:
         to_controller: bool = False,
     ) -> None:
         self._call_soon(lambda: on_response(PeerUnreachable(f"{to}: there is no network")))
+
+    def end_backoff(self, to: PeerAddress) -> None:
+        pass
 
     def api_versions(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
         return {}

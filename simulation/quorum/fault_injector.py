@@ -124,15 +124,19 @@ class QuorumFaultInjector:
 
         self._history.run_after(self._pause_ms, act)
 
-    def heal(self) -> None:
-        """Stop injecting faults, restore the network and start all nodes."""
+    def stop(self) -> None:
+        """Inject no more faults, and restore the network."""
         self._is_over = True
         self._blocked_links.clear()
         self._loss, self._duplication = 0.0, 0.0
         self._slowest_ms = min(self._slowest_ms, 10)
+
+    def heal(self) -> None:
+        """Stop injecting faults, restore the network and start all nodes."""
+        self.stop()
         for node in self._history.nodes.values():
             if not node.is_up:
-                self._start(node)
+                self.start_node(node)
 
     def _any(self) -> SimulatedNode:
         return self._rng.choice(list(self._history.nodes.values()))
@@ -148,7 +152,7 @@ class QuorumFaultInjector:
             if node.is_up:
                 self._history.log_node(node, "loses power" if loses_power else "is killed")
                 node.crash(rng, loses_power=loses_power)
-                self._history.run_after(rng.choice([1, 50, 500, 1500]), partial(self._start, node))
+                self._history.run_after(rng.choice([1, 50, 500, 1500]), partial(self.start_node, node))
 
     def maybe_cut_power(self, node: SimulatedNode) -> None:
         """Sometimes cut a node's power soon.
@@ -165,12 +169,12 @@ class QuorumFaultInjector:
             ):
                 self._history.log_node(node, "loses power at a critical moment")
                 node.crash(self._rng, loses_power=True)
-                self._history.run_after(1, partial(self._start, node))
+                self._history.run_after(1, partial(self.start_node, node))
 
         if self._rng.random() < self._targeted_crash_probability and not self._is_over:
             self._history.run_after(self._rng.choice([0, 1, 5, 30]), die)
 
-    def _start(self, node: SimulatedNode) -> None:
+    def start_node(self, node: SimulatedNode) -> None:
         if not node.is_up and self._history.nodes[node.key.replica_id] is node:
             self._history.log_node(node, f"starts with a log up to {node.log.end_offset}")
             node.start()
@@ -186,7 +190,7 @@ class QuorumFaultInjector:
         def gone() -> None:
             if node.is_up and node.incarnation == incarnation:
                 node.crash(self._rng, loses_power=False)
-                self._history.run_after(self._rng.choice([1, 300]), lambda: self._start(node))
+                self._history.run_after(self._rng.choice([1, 300]), lambda: self.start_node(node))
 
         incarnation = node.incarnation
         self._history.run_after(self._rng.choice([5, 100]), gone)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -34,6 +35,8 @@ CLUSTER_ID: Final = "c2ltdWxhdGVkIHF1b3J1bQ"
 LISTENER: Final = "CONTROLLER"
 ELECTION_TIMEOUT_MS: Final = 300
 FETCH_TIMEOUT_MS: Final = 600
+LATE_START_MS: Final = 4_000
+"""The time at which a node starts that misses the first elections."""
 FAULTS_MS: Final = 8_000
 """The part of a run in which faults are injected."""
 CONVERGENCE_MS: Final = 10_000
@@ -61,11 +64,12 @@ class History:
         self._order = count()
         self._batches: list[Batch] = []
         self._snapshots: dict[Snapshot, SavedSnapshot] = {}
+        self.starts_ms: dict[int, float] = {}
+        """The time of the first start of each node."""
         self._commands = count()
         self.faults = QuorumFaultInjector(self)
         self._make_nodes()
-        for node in self.nodes.values():
-            node.start()
+        self._start_nodes()
 
     # --- setup
 
@@ -91,6 +95,16 @@ class History:
                 self.nodes[one].log.load(saved)
         kind = "dynamic" if self.is_dynamic else "static"
         self.log_event(f"{kind} quorum with voters {voters} and other nodes {others}")
+
+    def _start_nodes(self) -> None:
+        """Start the nodes together or one after another. One node may start late, long after the others."""
+        rng = self.rng
+        longest_ms = rng.choice([0, 0, 30, 300, 1_000])
+        late = rng.choice([None, None, *self._ids])
+        for node in self.nodes.values():
+            delay_ms = LATE_START_MS if node.key.replica_id == late else rng.uniform(0, longest_ms)
+            self.starts_ms[node.key.replica_id] = delay_ms
+            self.run_after(delay_ms, partial(self.faults.start_node, node))
 
     def voter(self, node: SimulatedNode) -> Voter:
         return Voter(node.key, endpoints_of(node.terms.endpoints), *KRAFT_VERSIONS)
@@ -264,10 +278,10 @@ class History:
         """Run the simulation. Raises Violation, or an error that a node must not raise."""
         self._keep_proposing()
         self.faults.start(FAULTS_MS)
-        self._run_until(FAULTS_MS, lambda: False)
+        self.run_until(FAULTS_MS, lambda: False)
         self.log_event("no more faults")
         self.faults.heal()
-        self._run_until(FAULTS_MS + CONVERGENCE_MS, self._has_converged)
+        self.run_until(FAULTS_MS + CONVERGENCE_MS, self._has_converged)
         if not self._has_converged():
             for node in self.nodes.values():
                 self.log_node(node, node.describe())
@@ -281,7 +295,8 @@ class History:
         is_over = self._now_ms > FAULTS_MS  # nodes with slow disks must be able to catch up
         self.run_after(150 if is_over else self.rng.choice([15, 40, 120]), self._keep_proposing)
 
-    def _run_until(self, end_ms: int, is_enough: Callable[[], bool]) -> None:
+    def run_until(self, end_ms: int, is_enough: Callable[[], bool]) -> None:
+        """Run events until `end_ms`, or until `is_enough` returns True after some event."""
         for number in range(MAX_EVENTS):
             if not self._events or self._events[0][0] > end_ms or (number % 20 == 0 and is_enough()):
                 self._now_ms = max(self._now_ms, min(end_ms, self._events[0][0] if self._events else end_ms))

@@ -252,8 +252,8 @@ class SimulatedNode:
                 log.advance(output.high_watermark)
             case outputs.BeginSnapshot():
                 self._fetched_snapshot = environment.find_snapshot(output.snapshot)
-            case outputs.AddToSnapshot() | outputs.Tell():
-                pass
+            case outputs.AddToSnapshot() | outputs.Tell() | outputs.Reached():
+                pass  # connections of this network have no backoff
             case outputs.DropSnapshot():
                 self._fetched_snapshot = None
             case outputs.Install():
@@ -348,9 +348,9 @@ class SimulatedNode:
 
         The node must be leader, have records of its epoch, and have executed all outputs.
         """
-        machine, log = self.machine, self.log
-        if not self.is_up or self.failed or self._queue or machine.role is not QuorumRole.LEADER:
+        if not self.is_up or self.failed or self._queue or self.machine.role is not QuorumRole.LEADER:
             return None
+        machine, log = self.machine, self.log
         if log.last_epoch != machine.epoch:
             return None
         offset = self._append(Batch(log.end_offset, machine.epoch, (), command))
@@ -403,6 +403,8 @@ class SimulatedNode:
         code = self._epoch_error(partition.current_leader_epoch)
         if code == ErrorCode.NONE:
             self._environment.on_leader_visible(self)
+        elif may_delay:
+            self._handle(lambda: self.machine.heard_from(request.replica_state.replica_id))
         data = fetch.PartitionData(partition_index=0, error_code=code, high_watermark=-1, records=b"")
         is_enough = code != ErrorCode.NONE
         if code == ErrorCode.NONE:

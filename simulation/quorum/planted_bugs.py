@@ -177,6 +177,40 @@ def _quorum_state_is_not_read_at_startup(replace: SetAttribute) -> None:
     replace(Standing, "_recall", _do_nothing)
 
 
+def _votes_of_the_first_election_are_not_stored(replace: SetAttribute) -> None:
+    original = Standing._remember
+
+    def remember(self: Standing, *, is_promise: bool) -> list[Output]:
+        outputs = original(self, is_promise=is_promise)
+        is_first = self.epoch == 1 and self._log.end_offset == 0
+        return [one for one in outputs if not (is_first and isinstance(one, Remember))]
+
+    replace(Standing, "_remember", remember)
+
+
+def _a_node_with_an_empty_log_counts_as_new(replace: SetAttribute) -> None:
+    original = Standing._recall
+
+    def recall(self: Standing, remembered: QuorumState, now_ms: int) -> None:
+        if self._log.end_offset > 0:
+            original(self, remembered, now_ms)
+        else:
+            self.epoch = 0
+
+    replace(Standing, "_recall", recall)
+
+
+def _the_first_election_skips_the_pre_vote(replace: SetAttribute) -> None:
+    original = Standing._count
+
+    def count(self: Standing, now_ms: int) -> list[Output]:
+        if self.role is QuorumRole.PROSPECTIVE and self._has_never_had_a_leader:
+            return self._become_candidate(now_ms)
+        return original(self, now_ms)
+
+    replace(Standing, "_count", count)
+
+
 def _removed_voters_never_become_candidates(replace: SetAttribute) -> None:
     replace(Standing, "_may_stand", property(lambda self: self.is_voter))
 
@@ -195,13 +229,13 @@ PLANTED_BUGS = [
     PlantedBug(
         "a leader acts before quorum-state is durable",
         _a_leader_acts_before_quorum_state_is_durable,
-        seed=154,
+        seed=110,
     ),
     PlantedBug("the candidate of a vote is not stored", _the_candidate_of_a_vote_is_not_stored, seed=33),
     PlantedBug("a voter votes twice in an epoch", _a_voter_votes_twice_in_an_epoch),
     PlantedBug("candidates with outdated logs get votes", _candidates_with_outdated_logs_get_votes),
-    PlantedBug("a leader votes for another candidate", _a_leader_votes_for_another_candidate, seed=2),
-    PlantedBug("records of earlier epochs are committed", _records_of_earlier_epochs_are_committed),
+    PlantedBug("a leader votes for another candidate", _a_leader_votes_for_another_candidate, seed=33),
+    PlantedBug("records of earlier epochs are committed", _records_of_earlier_epochs_are_committed, seed=2),
     PlantedBug("a leader commits before its own sync", _a_leader_commits_before_its_own_sync, seed=1),
     PlantedBug("followers fetch before their log is synced", _followers_fetch_before_their_log_is_synced),
     PlantedBug(
@@ -210,34 +244,37 @@ PLANTED_BUGS = [
         seed=1,
     ),
     PlantedBug(
-        "followers fetch before a truncation is synced",
-        _followers_fetch_before_a_truncation_is_synced,
-        seed=1,
+        "followers fetch before a truncation is synced", _followers_fetch_before_a_truncation_is_synced
     ),
     PlantedBug("half of the voters is a majority", _half_of_the_voters_is_a_majority, seed=7),
-    PlantedBug("directory ids are ignored", _directory_ids_are_ignored, seed=184),
+    PlantedBug("directory ids are ignored", _directory_ids_are_ignored, seed=4),
     PlantedBug("two voter changes run at once", _two_voter_changes_run_at_once, seed=9),
     PlantedBug(
         "voters change before the leader has committed in its epoch",
         _voters_change_before_the_leader_has_committed_in_its_epoch,
-        seed=8,
+        seed=11,
     ),
     PlantedBug(
         "voter changes take effect when they are committed",
         _voter_changes_take_effect_when_they_are_committed,
-        seed=57,
+        seed=9,
     ),
     PlantedBug("candidates skip the pre-vote", _candidates_skip_the_pre_vote, seed=2),
-    PlantedBug("responses of earlier epochs count", _responses_of_earlier_epochs_count, seed=44),
+    PlantedBug("responses of earlier epochs count", _responses_of_earlier_epochs_count, seed=3),
     PlantedBug(
         "a leader without fetches does not resign", _a_leader_without_fetches_does_not_resign, seed=20
     ),
     PlantedBug(
         "a restarted leader forgets that it was leader",
         _a_restarted_leader_forgets_that_it_was_leader,
-        seed=216,
+        seed=33,
     ),
     PlantedBug("quorum-state is not read at startup", _quorum_state_is_not_read_at_startup, seed=33),
-    PlantedBug("removed voters never become candidates", _removed_voters_never_become_candidates, seed=72),
+    PlantedBug(
+        "votes of the first election are not stored", _votes_of_the_first_election_are_not_stored, seed=5
+    ),
+    PlantedBug("a node with an empty log counts as new", _a_node_with_an_empty_log_counts_as_new, seed=0),
+    PlantedBug("the first election skips the pre-vote", _the_first_election_skips_the_pre_vote, seed=2),
+    PlantedBug("removed voters never become candidates", _removed_voters_never_become_candidates, seed=9),
     PlantedBug("rejected votes count as granted", _rejected_votes_count_as_granted),
 ]

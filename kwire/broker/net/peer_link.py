@@ -8,9 +8,13 @@ The link connects when there is a request. It first requests the other node's AP
 KIP-35, KIP-511), authenticates with SASL if the listener requires it, and then sends all requests in order.
 Responses arrive in the same order, so the link closes the connection if a response is overdue. When a
 connection ends or cannot be opened, all requests of the link fail with the reason, because only the callers
-know whether and where to send their requests again. Then the link backs off, longer after each failure.
-Requests that arrive during the backoff wait for the next connection attempt. `TRANSITIONS` has every
-transition.
+know whether and where to send their requests again. Then the link backs off. Requests that arrive during the
+backoff wait for the next connection attempt. `TRANSITIONS` has every transition.
+
+A backoff is a tenth of the time since the link was last READY, or since its first attempt. So the link
+notices the start of the other node after at most a tenth of the time that the node was down. With a backoff
+that doubles, this could take as long as the node was down. If the other node sends a request, `end_backoff`
+shortens the backoff to its minimum.
 
 If the other node returns a session lifetime (KIP-368), the link authenticates again before the first request
 that is to be sent after most of that time. All earlier requests must have their responses first.
@@ -43,7 +47,9 @@ if TYPE_CHECKING:
     from kwire.wire.schema import Message
 
 RECONNECT_BACKOFF_MS = 50, 1_000
-"""The first and the longest backoff after a lost connection."""
+"""The shortest and the longest backoff after a lost connection."""
+BACKOFF_SHARE = 10
+"""The time without a connection divided by the backoff."""
 JITTER = 0.2
 """The share by which backoffs and setup timeouts are randomly shortened or lengthened (KIP-144)."""
 MAX_REQUESTS = 1_000
@@ -178,8 +184,12 @@ class PeerLink:
         self._sent: deque[PeerRequest] = deque()
         self._sent_bytes = 0
         self._last_id = 0
-        self._failures = self._timeouts = 0
-        """The failed or lost connections and the setup timeouts (KIP-601) since the link was last READY."""
+        self._timeouts = 0
+        """The setup timeouts (KIP-601) since the link was last READY."""
+        self._down_since_ms: int | None = None
+        """The time (monotonic) since which the link has not been READY; None while it is, or is not used."""
+        self._failed_ms = 0
+        """The time (monotonic) of the last failure."""
         self._last_failure = ""
         self._state_ends_ms = 0
         """The time (monotonic) at which the current backoff or setup timeout ends."""
@@ -222,12 +232,16 @@ class PeerLink:
 
     def _connect(self) -> None:
         self._transition(LinkState.CONNECTING)
+        if self._down_since_ms is None:
+            self._down_since_ms = self._host.internode_clock.monotonic_ms()
         self._start_setup_timeout()
         self._transport = self._dial(self.to, self)
 
     def _start_setup_timeout(self) -> None:
         now_ms = self._host.internode_clock.monotonic_ms()
-        self._state_ends_ms = now_ms + self._exponential_ms(self._setup_timeouts_ms, self._timeouts)
+        least_ms, most_ms = self._setup_timeouts_ms
+        middle_ms = min(max(least_ms, most_ms), least_ms << min(self._timeouts, 20))
+        self._state_ends_ms = now_ms + self._vary(middle_ms)
         self._schedule_check(self._state_ends_ms)
 
     def _send_all(self) -> None:
@@ -356,7 +370,7 @@ class PeerLink:
                 self._authenticate()
 
     def _ready(self) -> None:
-        self._failures = self._timeouts = 0
+        self._timeouts, self._down_since_ms = 0, None
         self._transition(LinkState.READY)
         self._send_all()
 
@@ -416,19 +430,26 @@ class PeerLink:
         """Fail all requests and back off."""
         self._close_transport()
         self._authenticator = None
-        self._failures += 1
         self._last_failure = reason
-        now_ms = self._host.internode_clock.monotonic_ms()
-        self._state_ends_ms = now_ms + self._exponential_ms(RECONNECT_BACKOFF_MS, self._failures - 1)
+        self._failed_ms = now_ms = self._host.internode_clock.monotonic_ms()
+        if self._down_since_ms is None:
+            self._down_since_ms = now_ms
+        least_ms, most_ms = RECONNECT_BACKOFF_MS
+        middle_ms = min(max(least_ms, (now_ms - self._down_since_ms) // BACKOFF_SHARE), most_ms)
+        self._state_ends_ms = now_ms + self._vary(middle_ms)
         self._transition(LinkState.BACKING_OFF)
         self._schedule_check(self._state_ends_ms)
         self._fail_all(reason)
 
-    def _exponential_ms(self, bounds_ms: tuple[int, int], failures: int) -> int:
-        """Return the first bound doubled once per failure, capped at the second bound, then with jitter."""
-        least_ms, most_ms = bounds_ms
-        middle_ms = min(max(least_ms, most_ms), least_ms << min(failures, 20))
-        return round(middle_ms * self._host.random("peers").uniform(1 - JITTER, 1 + JITTER))
+    def end_backoff(self) -> None:
+        """Shorten the current backoff to its minimum, because the other node has started to respond."""
+        if self.state is LinkState.BACKING_OFF:
+            self._down_since_ms = self._failed_ms
+            self._state_ends_ms = min(self._state_ends_ms, self._failed_ms + RECONNECT_BACKOFF_MS[0])
+            self._schedule_check(self._state_ends_ms)
+
+    def _vary(self, duration_ms: int) -> int:
+        return round(duration_ms * self._host.random("peers").uniform(1 - JITTER, 1 + JITTER))
 
     def _close_transport(self) -> None:
         if self._transport is not None:

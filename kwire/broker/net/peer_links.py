@@ -146,6 +146,11 @@ class PeerLinks:
             on_disconnected=lambda: self._forget((to, purpose)),
         )
 
+    def end_backoff(self, to: PeerAddress) -> None:
+        for (address, _), link in self._links.items():
+            if address == to:
+                link.end_backoff()
+
     def api_versions(self, peer: PeerAddress) -> Mapping[int, tuple[int, int]]:
         return next((link.versions for link in self._links.values() if link.to == peer and link.versions), {})
 

@@ -215,8 +215,8 @@ class NodeBase(ABC):
     @property
     def own_controller(self) -> ControllerPort:
         """The controller on this node. Only handlers of controller APIs use it."""
-        assert self._metadata.runtime is not None
-        return self._metadata.runtime
+        assert self._metadata.own_controller is not None
+        return self._metadata.own_controller
 
     @property
     def cluster_id(self) -> str:

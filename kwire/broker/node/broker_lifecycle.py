@@ -10,8 +10,9 @@
 
 The broker sends heartbeats to the active controller, on this node or another one. A heartbeat contains the
 state that the broker wants, and the response contains the state that the controller allows. One request is in
-flight at a time. Failed requests are retried with exponential backoff as in Apache Kafka, but heartbeats are
-sent at least once per heartbeat interval.
+flight at a time. While there is no active controller, the request waits for one (`RemoteController`). Failed
+requests are retried with exponential backoff as in Apache Kafka, but heartbeats are sent at least once per
+heartbeat interval. A new active controller ends the backoff.
 
 If the session times out, the broker is only fenced: the next heartbeat unfences the broker. If the metadata
 shows that the broker was fenced after failed heartbeats, the broker sends a heartbeat at once. If the
@@ -251,8 +252,12 @@ class BrokerLifecycleManager:
         self._cancel_all()
 
     def send_now(self) -> None:
-        """Send the next request now, without waiting for the interval or the backoff."""
+        """Send the next request now, without waiting for the interval or the backoff.
+
+        If the request in flight fails, the next one is then sent without a backoff.
+        """
         if self.stage is not LifecycleStage.STOPPED:
+            self._failures = 0
             self._send_next()
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -348,8 +353,8 @@ class BrokerLifecycleManager:
         delay_ms = min(
             longest_ms or self._settings.session_timeout_ms, RETRY_BACKOFF_MS * 2 ** min(self._failures, 30)
         )
-        self._failures += 1
-        self._send_again = False
+        if not self._send_again:
+            self._failures += 1
         self._schedule(int(delay_ms * self._rng.uniform(1 - RETRY_JITTER, 1 + RETRY_JITTER)))
 
     # --- replies

@@ -1,7 +1,8 @@
 """The registration of a controller with the active controller. KIP-919.
 
 A controller registers once the metadata.version supports controller registrations. It registers again if its
-registration is removed or replaced. Failures are retried with exponential backoff, as in Apache Kafka.
+registration is removed or replaced. Failures are retried with exponential backoff, as in Apache Kafka. A new
+active controller ends the backoff.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class ControllerRegistration:
         self._is_accepted = False
         """Whether the controller has accepted the registration but the local metadata lacks it."""
         self._failures = 0
+        self._has_new_leader = False
+        """Whether there is a new active controller since the request in flight was sent."""
         self._timer: Timer | None = None
         self._image = MetadataImage()
         self._rng = host.random("controller registration")
@@ -38,7 +41,7 @@ class ControllerRegistration:
 
     def register(self) -> None:
         """Register now without checking the metadata. A sole voter uses this: it is the active controller."""
-        self._in_flight = True
+        self._in_flight, self._has_new_leader = True, False
         self._controller.submit(self._command, self._handle_reply)
 
     def stop(self) -> None:
@@ -56,7 +59,7 @@ class ControllerRegistration:
 
     def retry_now(self) -> None:
         """Retry without backoff, because there is a new active controller."""
-        self._failures, self._is_accepted = 0, False
+        self._failures, self._is_accepted, self._has_new_leader = 0, False, True
         self._register_if_due()
 
     def _is_known(self) -> bool:
@@ -77,6 +80,9 @@ class ControllerRegistration:
             return
         if reply is None:
             self._is_accepted, self._failures = not self._is_known(), 0
+            return
+        if self._has_new_leader:
+            self._register_if_due()
             return
         backoff_ms = min(MAX_BACKOFF_MS, RETRY_BACKOFF_MS * 2 ** min(self._failures, 30))
         self._failures += 1

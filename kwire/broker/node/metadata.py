@@ -45,6 +45,7 @@ from kwire.host.host import Host
 from kwire.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
+    from kwire.broker.controller.activation_queue import ActivationQueue
     from kwire.broker.node.remote_controller import RemoteController
 
 MAX_SHUTDOWN_HEARTBEATS = 3
@@ -92,6 +93,8 @@ class NodeMetadata:
         """The client of an active controller on another node; None if no other node can be the controller."""
         self.controller: ControllerPort
         """The active controller, on this node or another one."""
+        self.own_controller: ActivationQueue | ControllerRuntime | None = self.runtime
+        """The controller on this node, for requests of other nodes."""
         if self.runtime is None or controller_endpoints(config):
             self.controller = self.remote = self._new_remote_controller()
         else:
@@ -116,15 +119,19 @@ class NodeMetadata:
         )
 
     def _new_remote_controller(self) -> RemoteController:
-        # Imported here to shorten the start of a single node, which does not need it.
+        # Imported here to shorten the start of a single node, which does not need them.
+        from kwire.broker.controller.activation_queue import ActivationQueue
         from kwire.broker.node.remote_controller import RemoteController
 
+        if self.runtime is not None:
+            self.own_controller = queue = ActivationQueue(self.runtime, lambda: self.quorum.leads)
+            self.quorum.subscribe_leader(queue.leader_changed)
         return RemoteController(
             self._config,
             self._host,
             self.quorum,
             cluster_id=lambda: self._log_manager.cluster_id,
-            local_controller=self.runtime,
+            local_controller=self.own_controller,
         )
 
     def _new_runtime(self) -> ControllerRuntime:
@@ -180,7 +187,7 @@ class NodeMetadata:
         rng = host.random("incarnations")
         self.publisher.subscribe(self.lifecycle.image_changed)
         quorum = self.quorum
-        quorum.start(log, self._log_manager.cluster_id, self.runtime, endpoints)
+        quorum.start(log, self._log_manager.cluster_id, self.own_controller, endpoints)
         if config.is_controller:
             self._registration = registration = ControllerRegistration(
                 self.controller,
@@ -192,7 +199,7 @@ class NodeMetadata:
             self.publisher.subscribe(registration.image_changed)
             quorum.subscribe_leader(registration.retry_now)
         if config.is_broker:
-            quorum.subscribe_leader(self._leader_changed)
+            quorum.subscribe_leader(self.lifecycle.send_now)
         if config.is_broker:
             self.lifecycle.start(
                 RegisterBroker(
@@ -210,11 +217,6 @@ class NodeMetadata:
         self._snapshotter = Snapshotter(config, host, log)
         self._snapshotter.start(self.publisher.image)
         self.publisher.subscribe(self._snapshotter.image_changed)
-
-    def _leader_changed(self) -> None:
-        """Send a heartbeat to the new active controller at once, if it is on another node."""
-        if not self.quorum.leads:
-            self.lifecycle.send_now()
 
     def _previous_broker_epoch(self) -> int:
         """Return the broker epoch of the last clean shutdown; -1 if the directories disagree. KIP-966."""
@@ -252,6 +254,8 @@ class NodeMetadata:
             self._snapshotter.stop()
         if self._registration is not None:
             self._registration.stop()
+        if self.remote is not None:
+            self.remote.stop()
         if self.runtime is None or not self.quorum.is_sole_voter:
             self.lifecycle.stop()
             self.quorum.stop()

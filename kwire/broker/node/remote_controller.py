@@ -1,11 +1,14 @@
 """Requests to an active controller on another node: this node's commands, and clients' forwarded requests.
 
-A command is sent once. If there is no active controller, or its node is unreachable or no longer active, the
-result is NOT_CONTROLLER, and the caller retries. Clients' requests are forwarded in an Envelope (KIP-590). As
-in Apache Kafka, the broker itself retries a forwarded request until it times out.
+If there is no active controller, or its node is unreachable or no longer active, a command waits for the next
+active controller, as in Apache Kafka's NodeToControllerChannelManager. The news of a leader sends it again at
+once. As long as the same leader is known, the command is sent again after `NOT_CONTROLLER_MS`. When the
+command's time is over, the result is NOT_CONTROLLER, and the caller decides whether to submit it again. An
+active controller may get a command twice. Clients' requests are forwarded in an Envelope (KIP-590), and wait
+in the same way.
 
 A former active controller, for example a partitioned one, may never respond. So requests that wait for its
-response fail with NOT_CONTROLLER as soon as there is a new active controller, which may be this node.
+response are sent again as soon as there is a new active controller, which may be this node.
 
 If this node is the active controller itself, it handles commands and forwarded requests locally.
 
@@ -20,19 +23,28 @@ from typing import Any, Final
 
 from kwire.broker.api.request.ports import ControllerRequestContext
 from kwire.broker.config import BrokerConfig
-from kwire.broker.controller.commands import Command, OnDone
+from kwire.broker.controller.commands import BrokerHeartbeat, Command, OnDone, RegisterBroker
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.raft.view import QuorumView
 from kwire.broker.security.principal import Principal
-from kwire.host.host import Host, PeerAddress, PeerUnreachable
+from kwire.host.host import Host, PeerAddress, PeerUnreachable, Timer
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.envelope import EnvelopeResponse
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_response, encode_request
 from kwire.wire.schema import Message
 
 FORWARDING_TIMEOUT_MS: Final = 60_000
 """The timeout for forwarding a client's request. As in Kafka, the timeout in the request does not matter."""
 NOT_CONTROLLER_MS: Final = 50
+"""The pause before a request is sent again to the same node."""
+
+
+class _Waiting(NamedTuple):
+    """A request that waits until it can be sent again."""
+
+    send: Callable[[], None]
+    timer: Timer
 
 
 class RemoteController:
@@ -55,6 +67,8 @@ class RemoteController:
         self._cluster_id = cluster_id
         self._in_flight: dict[Callable[[Message | PeerUnreachable], None], PeerAddress] = {}
         """The node to which each pending request was sent, by the callback of the request."""
+        self._waiting: list[_Waiting] = []
+        self._is_stopped = False
         quorum.subscribe_leader(self._leader_changed)
 
     # --- commands
@@ -64,17 +78,55 @@ class RemoteController:
 
         `on_done` is called after this call has returned.
         """
-        if self._local_controller is not None and self._quorum.leads:
-            self._local_controller.submit(command, on_done)
-            return
-        # Imported here and below to shorten the start of a node that is the only controller.
-        from kwire.broker.node.controller_requests import HEARTBEATS, controller_request
-
-        sent = controller_request(command, self._cluster_id())
         timeout_ms = self._config.controller_socket_timeout_ms
-        if sent.purpose == HEARTBEATS:
+        if isinstance(command, BrokerHeartbeat | RegisterBroker):
             # The broker must find another controller before its session times out.
             timeout_ms = min(timeout_ms, self._config.broker_session_timeout_ms // 2)
+        deadline_ms = self._host.internode_clock.monotonic_ms() + timeout_ms
+
+        def send() -> None:
+            if self._local_controller is not None and self._quorum.leads:
+                self._local_controller.submit(command, finish)
+            else:
+                self._send_command(command, deadline_ms, finish)
+
+        def finish(reply: Any) -> None:
+            is_refused = isinstance(reply, ApiError) and reply.code is ErrorCode.NOT_CONTROLLER
+            if not (is_refused and self._wait(send, deadline_ms)):
+                on_done(reply)
+
+        send()
+
+    def stop(self) -> None:
+        """Send no request again, because the node is stopping."""
+        for waiting in self._waiting:
+            waiting.timer.cancel()
+        self._waiting.clear()
+        self._is_stopped = True
+
+    def _wait(self, send: Callable[[], None], deadline_ms: int) -> bool:
+        """Call `send` when there is a new active controller, or later. Return False if the time is over."""
+        remaining_ms = deadline_ms - self._host.internode_clock.monotonic_ms()
+        if remaining_ms <= 0 or self._is_stopped:
+            return False
+        is_known = self._quorum.leads or self._quorum.leader_address() is not None
+        delay_ms = min(NOT_CONTROLLER_MS, remaining_ms) if is_known else remaining_ms
+        timer = self._host.internode_clock.schedule(delay_ms, lambda: self._send_again(waiting))
+        waiting = _Waiting(send, timer)
+        self._waiting.append(waiting)
+        return True
+
+    def _send_again(self, waiting: _Waiting) -> None:
+        self._waiting.remove(waiting)
+        waiting.timer.cancel()
+        waiting.send()
+
+    def _send_command(self, command: Command, deadline_ms: int, on_reply: Callable[[Any], None]) -> None:
+        """Send a command to another node. `on_reply` gets the reply or an ApiError."""
+        # Imported here and below to shorten the start of a node that is the only controller.
+        from kwire.broker.node.controller_requests import controller_request
+
+        sent = controller_request(command, self._cluster_id())
 
         def on_response(response: Message | ApiError) -> None:
             if not isinstance(response, ApiError):
@@ -82,11 +134,9 @@ class RemoteController:
                     response = sent.read(response)
                 except ApiError as error:
                     response = error
-            on_done(response)
+            on_reply(response)
 
-        self._send(
-            sent.purpose, sent.request, self._host.internode_clock.monotonic_ms() + timeout_ms, on_response
-        )
+        self._send(sent.purpose, sent.request, deadline_ms, on_response)
 
     def _send(
         self,
@@ -125,6 +175,8 @@ class RemoteController:
         for handle, address in list(self._in_flight.items()):
             if address != leader:
                 handle(PeerUnreachable(f"{address} is no longer the active controller"))
+        for waiting in list(self._waiting):
+            self._send_again(waiting)
 
     # --- forwarded requests
 
@@ -164,9 +216,7 @@ class RemoteController:
                 return
             assert isinstance(response, ApiError)
             if response.code is ErrorCode.NOT_CONTROLLER:
-                if self._host.internode_clock.monotonic_ms() + NOT_CONTROLLER_MS < deadline_ms:
-                    self._host.internode_clock.schedule(NOT_CONTROLLER_MS, send)
-                else:
+                if not self._wait(send, deadline_ms):
                     context.refuse(ApiError(ErrorCode.REQUEST_TIMED_OUT))
             elif response.code is ErrorCode.UNSUPPORTED_VERSION:
                 # This broker has advertised outdated versions. After a reconnect, the client requests the

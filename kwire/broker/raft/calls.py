@@ -37,6 +37,8 @@ class Calls:
         self._open: dict[int, Call] = {}
         self._failures: dict[int, int] = {}
         self._rests_until_ms: dict[int, int] = {}
+        self._unreachable: set[int] = set()
+        """The keys whose last request got no response."""
 
     def send(self, key: int, to: PeerAddress, request: Message, now_ms: int) -> Send:
         """Return the output that sends a request. A response to an earlier request with `key` is ignored."""
@@ -54,9 +56,24 @@ class Calls:
     def succeeded(self, key: int) -> None:
         """Reset the backoff after a successful request with this key."""
         self._failures.pop(key, None)
+        self._unreachable.discard(key)
 
-    def rest(self, key: int, now_ms: int) -> None:
+    def reached(self, key: int) -> None:
+        """End the backoff after requests without a response, because the other node has sent a request.
+
+        Backoffs after a response continue. Otherwise two nodes that reject each other's requests would send
+        them without a pause.
+        """
+        if key in self._unreachable:
+            self.succeeded(key)
+            self._rests_until_ms.pop(key, None)
+
+    def rest(self, key: int, now_ms: int, *, is_unreachable: bool = False) -> None:
         """Delay the next request with this key. The delay doubles with each failure, up to a limit."""
+        if is_unreachable:
+            self._unreachable.add(key)
+        else:
+            self._unreachable.discard(key)
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         backoff_ms = min(self._terms.retry_backoff_ms << min(failures, 16), MAX_BACKOFF_MS)
@@ -75,3 +92,4 @@ class Calls:
         self._open.clear()
         self._failures.clear()
         self._rests_until_ms.clear()
+        self._unreachable.clear()

@@ -120,14 +120,13 @@ class Fetching:
         self._turn += 1
         return servers[self._turn % len(servers)] if servers else None
 
-    def failed(self, *, was_leader: bool, now_ms: int) -> None:
-        """Back off after a request without a useful response.
+    def failed(self, *, was_leader: bool) -> None:
+        """Record a request without a useful response.
 
         `was_leader`: the request went to the leader, which sent no valid response.
         """
         # After another server has responded once, the next request goes to the leader again.
         self._doubts_leader = was_leader
-        self._calls.rest(FETCH, now_ms)
 
     def _fetch(self, epoch: int) -> FetchRequest:
         terms, log = self._terms, self._log

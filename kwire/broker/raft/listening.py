@@ -10,7 +10,7 @@ from __future__ import annotations
 from kwire.broker.raft.calls import FETCH, Call
 from kwire.broker.raft.elections import LAST_EPOCH, Tally, may_have_vote, wait_before_standing_ms
 from kwire.broker.raft.fetching import Contradiction
-from kwire.broker.raft.outputs import Advance, Complain, Output, Remember, Respond
+from kwire.broker.raft.outputs import Advance, Complain, Output, Reached, Remember, Respond
 from kwire.broker.raft.replies import (
     Electoral,
     Heard,
@@ -77,6 +77,7 @@ class Listening(Standing):
         said = said_in(request, self._terms.listener)
         if said is None:
             return [Respond(requester, refusal(request, ErrorCode.INVALID_REQUEST))]
+        reached = self.heard_from(said.replica_id)
         outputs: list[Output] = []
         code, is_granted = self._why_not(request, said), False
         if code != ErrorCode.NONE:
@@ -88,7 +89,17 @@ class Listening(Standing):
             if code == ErrorCode.NONE and isinstance(request, EndQuorumEpochRequest):
                 self._leader_ends(request, said, now_ms)
         response = reply(request, code, self._known, api_version=api_version, is_granted=is_granted)
-        return [*outputs, Respond(requester, response)]
+        return [*reached, *outputs, Respond(requester, response)]
+
+    def heard_from(self, replica_id: int) -> list[Output]:
+        """Handle that a node has sent a request: requests to this voter need not wait any longer."""
+        address = self._log.voters.address(replica_id, self._terms.listener)
+        if address is None or replica_id == self._terms.node_id:
+            return []
+        self._calls.reached(replica_id)
+        if replica_id == self.leader_id:
+            self._calls.reached(FETCH)
+        return [Reached(address)]
 
     @property
     def _known(self) -> Known:
@@ -226,22 +237,20 @@ class Listening(Standing):
                 return self._become_candidate(now_ms)  # the voter does not support pre-votes
             if isinstance(call.request, UpdateRaftVoterRequest):
                 self._joining.told()
-        self._failed(call, now_ms)
+        self._failed(call, now_ms, is_unreachable=not isinstance(why, PeerTooOld))
         return []
 
-    def _failed(self, call: Call, now_ms: int) -> None:
+    def _failed(self, call: Call, now_ms: int, *, is_unreachable: bool = False) -> None:
         """Back off after a request without a valid response."""
         if call.key == FETCH:
-            self._fetching.failed(was_leader=call.to == self.leader_address, now_ms=now_ms)
-        else:
-            self._calls.rest(call.key, now_ms)
+            self._fetching.failed(was_leader=call.to == self.leader_address)
+        self._calls.rest(call.key, now_ms, is_unreachable=is_unreachable)
 
     def _does_not_help(self, call: Call, now_ms: int) -> None:
         """Back off after a valid response that is not useful."""
         if call.key == FETCH:
-            self._fetching.failed(was_leader=False, now_ms=now_ms)
-        else:
-            self._calls.rest(call.key, now_ms)
+            self._fetching.failed(was_leader=False)
+        self._calls.rest(call.key, now_ms)
 
     def _changed(self, response: AddRaftVoterResponse | RemoveRaftVoterResponse, now_ms: int) -> list[Output]:
         """Handle the leader's response to a voter change of this node."""

@@ -29,6 +29,12 @@ class Send(NamedTuple):
     deadline_ms: int
 
 
+class Reached(NamedTuple):
+    """End the backoffs of connections to this voter, because the voter has sent a request."""
+
+    address: PeerAddress
+
+
 class Respond(NamedTuple):
     """Send the response to the request for which `Machine.handle_request` got this `requester`."""
 
@@ -129,6 +135,6 @@ class Fail(NamedTuple):
 
 
 Output = (
-    Send | Respond | Remember | Tell | Unlead | AppendControls | Append | Truncate | Advance | BeginSnapshot
-    | AddToSnapshot | Install | DropSnapshot | Complain | Fail
+    Send | Reached | Respond | Remember | Tell | Unlead | AppendControls | Append | Truncate | Advance
+    | BeginSnapshot | AddToSnapshot | Install | DropSnapshot | Complain | Fail
 )  # fmt: skip

@@ -293,6 +293,9 @@ class Quorum:
         self._told = known
         who = "none" if self.leader_id == NO_LEADER else f"node {self.leader_id}"
         self._logger.info("Quorum leader: %s (leader epoch %d)", who, self.epoch)
+        address = self.leader_address()
+        if address is not None:
+            self._host.peers.end_backoff(address)
         for watcher in self._leader_watchers:
             watcher()
 
@@ -359,6 +362,8 @@ class Quorum:
         match output:
             case out.Send():
                 self._send(output)
+            case out.Reached():
+                self._host.peers.end_backoff(output.address)
             case out.Respond():
                 cast(Requester, output.requester).complete(output.response)
             case out.Remember():
@@ -559,6 +564,11 @@ class Quorum:
         assert self._machine is not None
         self._after(self._machine.fetched_by(key, offset, self._host.internode_clock.monotonic_ms()))
         self._decisions.are_followed()
+
+    def heard_from(self, replica_id: int) -> None:
+        """Handle that a replica has sent Fetch while this node is not its leader."""
+        if self._machine is not None:
+            self._after(self._machine.heard_from(replica_id))
 
     def record_snapshot_fetch(self, key: ReplicaKey) -> None:
         """Record that a replica has sent FetchSnapshot."""

@@ -28,6 +28,8 @@ from kwire.wire.primitives import ZERO_UUID
 LEAST_BACKOFF_MS: Final = 20
 FIRST_BACKOFF_MS: Final = 200
 """The first election backoff in ms. It doubles up to controller.quorum.election.backoff.max.ms."""
+FIRST_ELECTION_SHARE: Final = 10
+"""The first election of a new quorum starts within the election timeout divided by this number."""
 
 
 class Standing:
@@ -69,6 +71,8 @@ class Standing:
         self._told: object = None
         if remembered.leader_epoch == self.epoch:  # otherwise the file is missing, or older than the log
             self._recall(remembered, now_ms)
+        if self._has_never_had_a_leader:
+            self._election_due_ms = now_ms + 1 + self._rng.randrange(self._first_election_ms)
 
     def _recall(self, remembered: QuorumState, now_ms: int) -> None:
         """Restore the role that this node had in the epoch of quorum-state."""
@@ -89,6 +93,20 @@ class Standing:
         elif self._may_stand and self._voted is not None and self._is_me(self._voted):
             self.role = QuorumRole.CANDIDATE
             self._tally = Tally(voters, terms.key)
+
+    @property
+    def _has_never_had_a_leader(self) -> bool:
+        """Whether this node knows of no election: it has no epoch, no vote and no record.
+
+        Such a node does not wait for an election timeout, because there is no leader whose Fetch responses
+        could be late. If the quorum does have a leader, the voters reject the pre-vote, and their responses
+        name the leader.
+        """
+        return self.epoch == 0 and self._voted is None and self._log.end_offset == 0
+
+    @property
+    def _first_election_ms(self) -> int:
+        return max(1, self._terms.election_timeout_ms // FIRST_ELECTION_SHARE)
 
     @property
     def is_voter(self) -> bool:

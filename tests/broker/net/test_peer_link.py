@@ -210,22 +210,30 @@ def test_response_without_a_request_closes_the_connection() -> None:
     assert len(harness.transports) == 2
 
 
-def test_reconnect_backoff_grows_with_failures_and_is_reset() -> None:
-    harness = PeerLinkHarness()
-    backoffs_ms = []
-    for number in range(8):
+def refuse_connections(harness: PeerLinkHarness, duration_ms: int) -> list[tuple[int, int]]:
+    """Refuse every connection for a time. Return the start and the length of each backoff, in ms."""
+    begin_ms = harness.host.monotonic_ms()
+    backoffs_ms: list[tuple[int, int]] = []
+    while True:
         harness.request()
-        before_ms = harness.host.monotonic_ms()
-        while len(harness.transports) == number:
-            harness.host.advance(1)
-        backoffs_ms.append(harness.host.monotonic_ms() - before_ms)
         harness.transport.events.closed("connection refused")
-    expected = [0, 50, 100, 200, 400, 800, 1000, 1000]
-    assert all(0.8 * rest <= real <= 1.2 * rest for rest, real in zip(expected, backoffs_ms, strict=True)), (
-        backoffs_ms
-    )
-    assert len(set(backoffs_ms[1:])) == 7, "the backoff has no jitter"
-    assert harness.take_results() == ["[::1]:9092: connection refused"] * 8
+        before_ms, transports = harness.host.monotonic_ms(), len(harness.transports)
+        if before_ms - begin_ms >= duration_ms:
+            return backoffs_ms
+        harness.request()
+        while len(harness.transports) == transports:
+            harness.host.advance(1)
+        backoffs_ms.append((before_ms - begin_ms, harness.host.monotonic_ms() - before_ms))
+
+
+def test_reconnect_backoff_is_a_tenth_of_the_time_without_a_connection() -> None:
+    harness = PeerLinkHarness()
+    backoffs_ms = refuse_connections(harness, 20_000)
+    for down_ms, backoff_ms in backoffs_ms:
+        expected_ms = min(max(50, down_ms / 10), 1_000)
+        assert 0.8 * expected_ms - 1 <= backoff_ms <= 1.2 * expected_ms + 1, down_ms
+    assert len({backoff_ms for _, backoff_ms in backoffs_ms}) > 20, "the backoff has no jitter"
+    assert set(harness.take_results()) == {"[::1]:9092: connection refused"}
     harness.request(timeout_ms=300)
     harness.host.advance(300)
     assert harness.take_results() == ["[::1]:9092: reconnect backoff after failure: connection refused"]
@@ -238,6 +246,45 @@ def test_reconnect_backoff_grows_with_failures_and_is_reset() -> None:
     transports = len(harness.transports)
     harness.host.advance(60)
     assert len(harness.transports) == transports + 1, "the backoff was reset by the connection"
+
+
+def test_request_of_the_other_node_ends_the_backoff() -> None:
+    harness = PeerLinkHarness()
+    refuse_connections(harness, 20_000)
+    harness.request()
+    transports = len(harness.transports)
+    harness.host.advance(100)
+    assert len(harness.transports) == transports
+    harness.links.end_backoff(TO)
+    harness.host.run_pending()
+    harness.host.advance(0)
+    assert len(harness.transports) == transports + 1
+
+
+def test_backoff_after_a_failure_lasts_at_least_its_minimum() -> None:
+    harness = PeerLinkHarness()
+    refuse_connections(harness, 20_000)
+    harness.request()
+    transports = len(harness.transports)
+    for _ in range(40):
+        harness.links.end_backoff(TO)
+        harness.host.advance(1)
+    assert len(harness.transports) == transports
+    harness.host.advance(10)
+    assert len(harness.transports) == transports + 1
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_request_of_the_other_node_has_no_effect_without_a_backoff(is_ready: bool) -> None:
+    harness = PeerLinkHarness()
+    harness.links.end_backoff(TO)
+    harness.request()
+    if is_ready:
+        harness.transport.open()
+    harness.links.end_backoff(TO)
+    harness.host.advance(1)
+    assert len(harness.transports) == 1
+    assert not harness.transport.is_closed
 
 
 def test_closed_link_without_requests_is_removed_after_its_backoff() -> None:

@@ -166,7 +166,7 @@ def test_authentication_failure_after_a_success_is_logged_again(caplog: pytest.L
 def test_reconnect_backoff_grows_with_authentication_failures() -> None:
     harness = SaslHarness()
     backoffs_ms = []
-    for number in range(5):
+    for number in range(40):
         harness.request()
         before_ms = harness.host.monotonic_ms()
         while len(harness.transports) == number:
@@ -175,10 +175,8 @@ def test_reconnect_backoff_grows_with_authentication_failures() -> None:
         harness.transport.open(SASL)
         harness.respond_handshake()
         harness.fail_authentication()
-    expected = [0, 50, 100, 200, 400]
-    assert all(0.8 * rest <= real <= 1.2 * rest for rest, real in zip(expected, backoffs_ms, strict=True)), (
-        backoffs_ms
-    )
+    assert all(39 <= backoff_ms <= 60 for backoff_ms in backoffs_ms[1:5]), backoffs_ms
+    assert min(backoffs_ms[-3:]) > 300, backoffs_ms
 
 
 @pytest.mark.parametrize(

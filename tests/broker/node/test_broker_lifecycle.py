@@ -196,9 +196,29 @@ def test_new_controller_gets_a_heartbeat_at_once(harness: LifecycleHarness) -> N
     harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
     harness.lifecycle.send_now()
     assert len(harness.pending) == 1
-    harness.lifecycle.send_now()
     harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
+    harness.host.advance(90)
     assert harness.pending == [], "a failure backs off"
+
+
+@pytest.mark.parametrize("stage", [LifecycleStage.STARTING, LifecycleStage.UNFENCED])
+def test_new_controller_during_a_request_ends_the_backoff_of_its_failure(
+    harness: LifecycleHarness, stage: LifecycleStage
+) -> None:
+    harness.advance_to(stage)
+    harness.host.advance(HEARTBEAT_MS)
+    for backoff_ms in (100, 200, 400, 800):
+        harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
+        harness.host.advance(2 * backoff_ms)
+    harness.lifecycle.send_now()
+    harness.respond(ApiError(ErrorCode.REQUEST_TIMED_OUT))
+    harness.host.advance(0)
+    assert len(harness.pending) == 1
+    harness.respond(ApiError(ErrorCode.REQUEST_TIMED_OUT))
+    harness.host.advance(90)
+    assert harness.pending == []
+    harness.host.advance(20)
+    assert len(harness.pending) == 1, "the backoff starts from its minimum"
 
 
 def test_session_timeout_only_fences_the_broker(harness: LifecycleHarness) -> None:

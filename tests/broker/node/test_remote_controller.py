@@ -215,8 +215,6 @@ def test_controller_only_command_has_no_request(harness: RemoteControllerHarness
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        (PeerUnreachable("one:9093 refused"), ErrorCode.NOT_CONTROLLER),
-        (AllocateProducerIdsResponse(error_code=ErrorCode.NOT_CONTROLLER), ErrorCode.NOT_CONTROLLER),
         (AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH), ErrorCode.STALE_BROKER_EPOCH),
         (AllocateProducerIdsResponse(error_code=9_999), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
@@ -229,31 +227,120 @@ def test_error_response_fails_the_command(
     assert reply.code is code
 
 
-def test_command_without_a_leader_fails(harness: RemoteControllerHarness) -> None:
+ALLOCATED = AllocateProducerIdsResponse(producer_id_start=1, producer_id_len=1)
+REFUSALS = [
+    PeerUnreachable("one:9093 refused"),
+    AllocateProducerIdsResponse(error_code=ErrorCode.NOT_CONTROLLER),
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_command_is_sent_again_to_the_same_node_after_a_pause(
+    harness: RemoteControllerHarness, refusal: Any
+) -> None:
+    harness.remote.submit(AllocateProducerIds(3, 17), harness.replies.append)
+    for _ in range(5):
+        harness.respond(refusal)
+        harness.host.advance(NOT_CONTROLLER_MS - 1)
+        assert harness.sent == []
+        harness.host.advance(1)
+    harness.respond(ALLOCATED)
+    assert harness.replies == [ProducerIdBlock(1, 1)]
+    assert harness.host.timers == 0
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_news_of_a_leader_sends_a_refused_command_at_once(
+    harness: RemoteControllerHarness, refusal: Any
+) -> None:
+    harness.remote.submit(AllocateProducerIds(3, 17), harness.replies.append)
+    harness.respond(refusal)
+    harness.set_leader(TWO)
+    assert [sent[0] for sent in harness.sent] == [TWO]
+    harness.respond(ALLOCATED)
+    assert harness.replies == [ProducerIdBlock(1, 1)]
+    assert harness.host.timers == 0
+
+
+def test_command_without_a_leader_waits_for_the_news_of_one(harness: RemoteControllerHarness) -> None:
     harness.address = None
     harness.remote.submit(AllocateProducerIds(3, 17), harness.replies.append)
-    assert harness.replies == [], "the callback runs after submit returns"
-    harness.host.run_pending()
+    harness.host.advance(20_000)
+    assert (harness.sent, harness.replies) == ([], [])
+    harness.set_leader(ONE)
+    harness.respond(ALLOCATED)
+    assert harness.replies == [ProducerIdBlock(1, 1)]
+    assert harness.host.timers == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "timeout_ms"),
+    [
+        (AllocateProducerIds(3, 17), 30_000),  # controller.socket.timeout.ms
+        (BrokerHeartbeat(3, 17, 20, False, False, (), None), 4_500),  # half of broker.session.timeout.ms
+        (RegisterBroker(3, OTHER, [], {}, None, [], -1), 4_500),
+    ],
+)
+def test_command_without_a_leader_fails_when_its_time_is_over(
+    harness: RemoteControllerHarness, command: Any, timeout_ms: int
+) -> None:
+    harness.address = None
+    harness.remote.submit(command, harness.replies.append)
+    harness.host.advance(timeout_ms - 1)
+    assert harness.replies == []
+    harness.host.advance(1)
     assert [reply.code for reply in harness.replies] == [ErrorCode.NOT_CONTROLLER]
-    assert harness.sent == []
+    assert (harness.sent, harness.host.timers) == ([], 0)
 
 
-def test_leader_change_fails_pending_commands(harness: RemoteControllerHarness) -> None:
+def test_leader_change_sends_pending_commands_to_the_new_leader(harness: RemoteControllerHarness) -> None:
     harness.remote.submit(AllocateProducerIds(3, 17), harness.replies.append)
+    late = harness.sent[0]
     harness.set_leader(None)
     harness.set_leader(ONE)
-    assert harness.replies == []
+    assert len(harness.sent) == 1
     harness.set_leader(TWO)
-    assert [reply.code for reply in harness.replies] == [ErrorCode.NOT_CONTROLLER]
-    harness.respond(AllocateProducerIdsResponse(producer_id_start=1, producer_id_len=1))
-    assert len(harness.replies) == 1, "the late response is ignored"
+    assert [sent[0] for sent in harness.sent] == [ONE, TWO]
+    late[-1](AllocateProducerIdsResponse(producer_id_start=5, producer_id_len=5))
+    assert harness.replies == [], "the late response is ignored"
+    harness.sent.pop()[-1](ALLOCATED)
+    assert harness.replies == [ProducerIdBlock(1, 1)]
 
 
-def test_becoming_leader_fails_pending_commands(harness: RemoteControllerHarness) -> None:
-    harness.remote.submit(AllocateProducerIds(3, 17), harness.replies.append)
+def test_becoming_leader_passes_pending_commands_to_the_local_controller(
+    harness: RemoteControllerHarness,
+) -> None:
+    command = AllocateProducerIds(3, 17)
+    harness.remote.submit(command, harness.replies.append)
     harness.leads = True
     harness.set_leader(None)
+    submitted, on_done = harness.local_requests.pop()
+    assert submitted == command
+    on_done(ProducerIdBlock(1, 1))
+    assert harness.replies == [ProducerIdBlock(1, 1)]
+
+
+def test_command_that_the_local_controller_refuses_waits_for_the_next_leader(
+    harness: RemoteControllerHarness,
+) -> None:
+    harness.leads = True
+    harness.remote.submit(AllocateProducerIds(3, 17), harness.replies.append)
+    harness.leads, harness.address = False, None
+    harness.local_requests.pop()[1](ApiError(ErrorCode.NOT_CONTROLLER))
+    harness.set_leader(TWO)
+    harness.respond(ALLOCATED)
+    assert harness.replies == [ProducerIdBlock(1, 1)]
+
+
+def test_stopped_node_sends_no_command_again(harness: RemoteControllerHarness) -> None:
+    for _ in range(2):
+        harness.remote.submit(AllocateProducerIds(3, 17), harness.replies.append)
+    harness.respond(REFUSALS[0])
+    harness.remote.stop()
+    harness.respond(REFUSALS[0])
     assert [reply.code for reply in harness.replies] == [ErrorCode.NOT_CONTROLLER]
+    harness.set_leader(TWO)
+    assert (harness.sent, harness.host.timers) == ([], 0)
 
 
 # --- requests of clients
@@ -319,7 +406,7 @@ def test_local_leader_is_called_without_the_network(harness: RemoteControllerHar
     harness.leads = True
     command = AllocateProducerIds(3, 17)
     harness.remote.submit(command, harness.replies.append)
-    assert harness.local_requests.pop() == (command, harness.replies.append)
+    assert harness.local_requests.pop()[0] == command
     context = forward(harness)
     harness.local_requests.pop().complete(create_topics.CreateTopicsResponse(topics=[]))
     assert len(context.results) == 1

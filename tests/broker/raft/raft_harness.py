@@ -75,7 +75,7 @@ class RaftHarness:
         servers: tuple[int, ...] | None = None,
     ) -> None:
         """Start the state machine; `log` maps epochs to numbers of records."""
-        self.me = me
+        self.me, self.remembered = me, remembered
         static = VoterSet.of_addresses({one: ADDRESSES[one] for one in voters}, LISTENER)
         self.log = SimulatedLog(VoterSet() if dynamic else static)
         if dynamic:

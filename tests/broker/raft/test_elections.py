@@ -163,7 +163,7 @@ class TestVotes:
                 vote_request(3, 4, last=self.LAST), "requester", harness.now_ms, api_version=2
             )
         )
-        assert [type(one).__name__ for one in outputs] == ["Remember", "Respond"]
+        assert [type(one).__name__ for one in outputs] == ["Reached", "Remember", "Respond"]
         assert remembered_states(outputs) == [(4, -1, 3, True)]
 
     def test_vote_survives_a_restart(self) -> None:
@@ -424,7 +424,7 @@ class TestLeading:
                 )
             )
         ]
-        assert names == ["Unlead", "Remember", "Respond"]
+        assert names == ["Reached", "Unlead", "Remember", "Respond"]
 
     def test_clean_stop_sends_preferred_successors_and_waits_for_a_new_leader(self) -> None:
         harness = leader()

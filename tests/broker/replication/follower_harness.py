@@ -202,6 +202,9 @@ class FollowerHarness:
     ) -> None:
         self.sent.append(Sent(to, purpose, request, deadline_ms, on_response, max_version))
 
+    def end_backoff(self, to: PeerAddress) -> None:
+        pass
+
     def take(self, kind: type[Message] = FetchRequest) -> Sent:
         """Remove and return the only pending request of this kind."""
         (sent,) = [one for one in self.sent if isinstance(one.request, kind)]

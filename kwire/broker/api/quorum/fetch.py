@@ -60,6 +60,8 @@ def _fetch(node: ControllerRole, context: RequestContext, request: FetchRequest)
         or not 0 <= requested.last_fetched_epoch <= requested.current_leader_epoch
     ):
         return fetching.refusal(ErrorCode.INVALID_REQUEST)
+    if not node.quorum.leads:
+        node.quorum.heard_from(fetching.replica_id)
     response, is_enough = fetching.read()
     if is_enough or request.max_wait_ms == 0:
         return response
@@ -97,9 +99,7 @@ class _Fetch:
             return self.refusal(code), True
         other = check_fetch_position(log, requested.fetch_offset, requested.last_fetched_epoch)
         if other is None:
-            request = self._request
-            version, state = self._context.api_version, request.replica_state
-            replica_id = state.replica_id if version >= FIRST_WITH_REPLICA_STATE else request.replica_id
+            request, replica_id = self._request, self.replica_id
             if replica_id == self._node.node_id:
                 return self.refusal(ErrorCode.UNKNOWN_SERVER_ERROR), True
             key = ReplicaKey(replica_id, requested.replica_directory_id)
@@ -128,6 +128,13 @@ class _Fetch:
                 data.snapshot_id = SnapshotId(end_offset=other.end_offset, epoch=other.epoch)
         is_news = data.high_watermark > requested.high_watermark
         return self._response(data), other is not None or bool(data.records) or is_news
+
+    @property
+    def replica_id(self) -> int:
+        request = self._request
+        if self._context.api_version >= FIRST_WITH_REPLICA_STATE:
+            return request.replica_state.replica_id
+        return request.replica_id
 
     def _data(self, high_watermark: int) -> PartitionData:
         quorum = self._node.quorum

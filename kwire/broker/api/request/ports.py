@@ -181,6 +181,9 @@ class QuorumPort(Protocol):
     def record_fetch(self, key: ReplicaKey, offset: int) -> None:
         """Record a Fetch, which shows that the replica has all records before `offset`."""
 
+    def heard_from(self, replica_id: int) -> None:
+        """Record that a replica runs: it has sent a Fetch while this node is not the leader."""
+
     def record_snapshot_fetch(self, key: ReplicaKey) -> None:
         """Record that the replica was sent a part of a snapshot."""
 
