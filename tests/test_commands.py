@@ -1,7 +1,7 @@
 """Every block of commands in the README and the user pages runs.
 
-Only ports are replaced, and brokers and commands that watch stop as soon as they serve. Blocks with Apache
-Kafka's tools, Spark or placeholders are not run.
+The test replaces ports. It stops brokers, and commands with `--watch`, as soon as they serve or print.
+Blocks with Apache Kafka's tools, Spark or placeholders are not run.
 """
 
 from __future__ import annotations
