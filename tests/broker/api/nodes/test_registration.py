@@ -65,7 +65,7 @@ def controller() -> ControllerHarness:
 
 def test_a_broker_that_joins_a_broker_with_fewer_features_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert ControllerHarness().register().error_code == ErrorCode.NONE
-    [line] = [line for line in caplog.messages if "Broker 2 registers" in line]
+    [line] = [line for line in caplog.messages if "the new broker 2" in line]
     assert "run kafka-features downgrade --feature share.version=0 --feature streams.version=0" in line
 
 
