@@ -25,6 +25,7 @@ from kwire.testing.broker import Broker, check_delay
 from kwire.testing.embedded_kafka import EmbeddedKafka
 from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.testing.outages import Outages
+from kwire.testing.reservations import Reservations
 from kwire.testing.users import (
     CLIENT_LISTENER,
     CONTROLLER_LISTENER,
@@ -72,12 +73,12 @@ class _ClusterBroker(Broker):
 
     def start(self) -> None:
         super().start()
-        self._links.attach(self._node_id, self._running)
+        self._links.attach(self._node_id, self._embedded.running)
 
     @property
     def is_responsive(self) -> bool:
         """Whether the broker is running and is not suspended by `hang`."""
-        return self.is_running and self._resumed is None
+        return self._embedded.is_responsive
 
     def advance_clock(self, delay_ms: int, *, internode_clock: bool) -> None:
         """Advance the broker's clock. With `internode_clock`, timeouts between nodes can expire, too.
@@ -85,14 +86,14 @@ class _ClusterBroker(Broker):
         If the broker is down or suspended, its timers do not run.
         """
         if self.is_responsive:
-            self._advance_clock(delay_ms, internode_clock=internode_clock)
-        elif self._clock is not None:
-            self._clock.advance(delay_ms)
+            self._embedded.advance(delay_ms, internode_clock=internode_clock)
+        elif self._embedded.clock is not None:
+            self._embedded.clock.advance(delay_ms)
 
     def settle(self) -> None:
         """Wait until no replication and no transaction end is pending, for about 1 s at most."""
         settled, until = threading.Event(), monotonic() + MAX_SETTLE_SECONDS
-        running = self._running
+        running = self._embedded.running
 
         def poll() -> None:
             if _has_pending_work(running.node) and monotonic() < until:
@@ -125,7 +126,8 @@ class Cluster(EmbeddedKafka):
             raise ValueError(f"size={size}: a cluster needs at least one broker")
         if users is not None:
             check_users(users, overrides or {})
-        super().__init__(log_dir, timeout_s, users)
+        super().__init__(timeout_s, users)
+        self._reserved = Reservations(None if log_dir is None else str(log_dir))
         self.brokers: dict[int, _ClusterBroker] = {}
         """All brokers by id, from 1 on, including crashed ones. Empty while the cluster is not running."""
         self._size = size
@@ -142,7 +144,7 @@ class Cluster(EmbeddedKafka):
         """Start all brokers, and return when they serve requests. Raises the first error of a broker."""
         if self.brokers:
             raise RuntimeError("the cluster is already running")
-        self._create_directory()
+        self._reserved.create_directory()
         try:
             self._create_brokers()
             _in_parallel(broker.start for broker in self.brokers.values())
@@ -158,7 +160,8 @@ class Cluster(EmbeddedKafka):
         try:
             _in_parallel(broker.crash for broker in brokers.values())
         finally:
-            self._release()
+            self._users_created = False
+            self._reserved.release()
 
     def leader(self, topic: str, partition: int = 0) -> Broker:
         """Return the leader of a partition. Raises LookupError if there is no such partition."""
@@ -193,6 +196,9 @@ class Cluster(EmbeddedKafka):
                 _in_parallel(partial(node.advance_clock, step_ms, internode_clock=True) for node in nodes)
         _in_parallel(partial(node.advance_clock, rest_ms, internode_clock=False) for node in nodes)
         _in_parallel(node.settle for node in nodes if node.is_responsive)
+
+    def _directory(self) -> str | None:
+        return self._reserved.directory
 
     def _now_ms(self) -> int:
         return max((node._now_ms() for node in self.brokers.values()), default=super()._now_ms())
@@ -230,9 +236,9 @@ class Cluster(EmbeddedKafka):
 
         cluster_id = uuid_to_text(Uuid(os.urandom(16)))
         ids = range(1, self._size + 1)
-        self._ports = {node_id: self._reserve_port() for node_id in ids}
-        controllers = {node_id: self._reserve_port() for node_id in ids}
-        nodes = {node_id: self._reserve_port() for node_id in ids} if self._users else self._ports
+        self._ports = {node_id: self._reserved.reserve_port() for node_id in ids}
+        controllers = {node_id: self._reserved.reserve_port() for node_id in ids}
+        nodes = {node_id: self._reserved.reserve_port() for node_id in ids} if self._users else self._ports
         self._links = BrokerLinks({node_id: (nodes[node_id], controllers[node_id]) for node_id in ids})
         replicas = min(self._size, MAX_REPLICAS)
         for node_id, port in self._ports.items():

@@ -1,8 +1,7 @@
-"""The base class of `Broker` and `Cluster`, which run in the process of the test."""
+"""The base class of `Broker` and `Cluster`, which a test starts and stops."""
 
 from __future__ import annotations
 
-import socket
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
@@ -11,32 +10,21 @@ from kwire.testing.users import ClientConfig
 from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
     from kwire.testing.results import Token
-    from kwire.testing.temporary_directory import TemporaryDirectory
 
 
 class EmbeddedKafka(Kafka):
-    """A broker or cluster with a start, a stop, users, a data directory and reserved ports."""
+    """A broker or cluster with a start, a stop, users and a data directory."""
 
-    def __init__(
-        self,
-        log_dir: str | os.PathLike[str] | None,
-        timeout_s: float,
-        users: Mapping[str, str] | None = None,
-    ) -> None:
-        """Set up without starting. Without `log_dir`, the data is in a temporary directory."""
+    def __init__(self, timeout_s: float, users: Mapping[str, str] | None = None) -> None:
+        """Set up without starting."""
         super().__init__("", timeout_s=timeout_s)
         self._users = dict(users or {})
         self._users_created = False
-        self._configured_log_dir = None if log_dir is None else str(log_dir)
-        self._temporary: TemporaryDirectory | None = None
-        self._reserved_sockets: list[socket.socket] = []
-        """Bound sockets, which keep the ports from other processes while a broker is down."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -106,7 +94,7 @@ class EmbeddedKafka(Kafka):
             self._call(lambda client: client.set_passwords(self._users, SCRAM))
             self._users_created = True
 
-    # --- data directory and ports
+    # --- data directory
 
     @property
     def log_dir(self) -> str:
@@ -114,31 +102,11 @@ class EmbeddedKafka(Kafka):
 
         Raises RuntimeError if the directory is temporary, and the broker or cluster is not running.
         """
-        directory = self._configured_log_dir or (self._temporary and self._temporary.name)
+        directory = self._directory()
         if not directory:
             raise RuntimeError(f"the {type(self).__name__.lower()} is not running")
         return directory
 
-    def _create_directory(self) -> None:
-        if self._configured_log_dir is None and self._temporary is None:
-            from kwire.testing.temporary_directory import TemporaryDirectory
-
-            self._temporary = TemporaryDirectory()
-
-    def _reserve_port(self) -> int:
-        """Reserve and return a free port. A broker of this process can still listen on it."""
-        reserved = socket.socket()
-        self._reserved_sockets.append(reserved)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        port: int = reserved.getsockname()[1]
-        return port
-
-    def _release(self) -> None:
-        """Release the reserved ports and remove the temporary directory."""
-        self._users_created = False
-        while self._reserved_sockets:
-            self._reserved_sockets.pop().close()
-        temporary, self._temporary = self._temporary, None
-        if temporary is not None:
-            temporary.remove()
+    @abstractmethod
+    def _directory(self) -> str | None:
+        """Return the data directory, or None if it is temporary and does not exist."""

@@ -18,6 +18,7 @@ from kwire.host.system_time import localtime, strftime
 from kwire.testing.results import TopicPartition
 from kwire.wire.batch import CorruptBatch, Record, batches, records
 from kwire.wire.errors import ErrorCode, WireError
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, Buffer, Uuid, uuid_to_text
 from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_request, decode_response
 from kwire.wire.schema import Field, Message, fields_of
@@ -50,6 +51,15 @@ TOPIC_NAME_FIELDS: Final = "topic", "topic_name", "name"
 PARTITION_INDEX_FIELDS: Final = "partition", "index", "partition_index", "partition_id"
 
 
+class Result(NamedTuple):
+    """The result of a request: the arguments of `Exchange.complete`."""
+
+    duration_ms: float
+    response: bytes | None
+    response_bytes: int
+    outcome: str
+
+
 class Exchange:
     """A client's request, with the response after `complete`."""
 
@@ -63,16 +73,12 @@ class Exchange:
         """The API's name in Kafka's documentation, such as Produce."""
         self.version = header.api_version
         self.client_id = header.client_id or ""
-        self.outcome: str | None = None
-        """Empty if a response was sent, else the reason why not. None while the request is in progress."""
         self.fault = ""
         """The injected fault, if there is one."""
-        self.duration_ms = 0.0
-        self.response_bytes = 0
         self.header = header
-        self._body = body
-        self._response_frame: bytes | None = None
+        self.body = body
         self._names = names
+        self._result: Result | None = None
 
     def complete(
         self, duration_ms: float, response: bytes | None, response_bytes: int, outcome: str = ""
@@ -82,13 +88,34 @@ class Exchange:
         `response` is the response frame including its size prefix, or None if there is no response or if it
         is too long to keep. `response_bytes` is its size in both cases.
         """
-        self.duration_ms, self._response_frame, self.response_bytes = duration_ms, response, response_bytes
-        self.outcome = outcome
+        self._result = Result(duration_ms, response, response_bytes, outcome)
+
+    def result(self) -> Result | None:
+        """Return the result, or None while the request is in progress."""
+        return self._result
+
+    @property
+    def outcome(self) -> str | None:
+        """Empty if a response was sent, else the reason why not. None while the request is in progress."""
+        result = self.result()
+        return None if result is None else result.outcome
+
+    @property
+    def duration_ms(self) -> float:
+        """The time until the response was complete."""
+        result = self.result()
+        return 0.0 if result is None else result.duration_ms
+
+    @property
+    def response_bytes(self) -> int:
+        """The size of the response with its size prefix, also if the response is too long to keep."""
+        result = self.result()
+        return 0 if result is None else result.response_bytes
 
     @property
     def size_bytes(self) -> int:
         """The size of the request and the response, as far as this exchange keeps them in memory."""
-        return len(self._body) + len(self._response_frame or b"")
+        return len(self.body) + len((self._result and self._result.response) or b"")
 
     @cached_property
     def request_message(self) -> Message:
@@ -101,15 +128,22 @@ class Exchange:
 
     def decode(self) -> Any:
         """Decode the request again, into a message that the caller may change."""
-        return decode_request(self.header, self._body, 0)
+        return decode_request(self.header, self.body, 0)
 
-    @cached_property
+    @property
     def response_message(self) -> Message | None:
         """The response as a message class of `kwire.wire`, or None if no response is kept."""
-        if self._response_frame is None:
-            return None
+        result = self.result()
+        return None if result is None or result.response is None else self._decoded_response
+
+    @cached_property
+    def _decoded_response(self) -> Message:
+        assert self._result is not None
+        assert self._result.response is not None
         response_class = API_VERSIONS[self.header.api_key].response_class
-        return decode_response(response_class, self.version, memoryview(self._response_frame)[4:])[1]
+        response: Message
+        _, response = decode_response(response_class, self.version, memoryview(self._result.response)[4:])
+        return response
 
     @property
     def request(self) -> Mapping[str, Any]:
@@ -155,14 +189,15 @@ class Exchange:
 
     def _format_outcome(self) -> str:
         fault = f", injected fault: {self.fault}" if self.fault else ""
-        if self.outcome is None:
+        result = self.result()
+        if result is None:
             return f"no response yet{fault}"
-        after = f"after {self.duration_ms:.1f} ms{fault}: "
-        if self.outcome:
-            return after + self.outcome
+        after = f"after {result.duration_ms:.1f} ms{fault}: "
+        if result.outcome:
+            return after + result.outcome
         message = self.response_message
         if message is None:
-            return f"{after}{self.response_bytes} bytes"
+            return f"{after}{result.response_bytes} bytes"
         return after + self._format(message)
 
     def _format(self, message: Message) -> str:

@@ -58,6 +58,28 @@ class FaultOptions(TypedDict, total=False):
     partition: int | None
 
 
+class FaultCount:
+    """The numbers of requests that have got a fault, and that will still get it."""
+
+    def __init__(self, remaining: int | None) -> None:
+        """Count from 0. With `remaining` None, all requests will get the fault."""
+        self._hits, self._remaining = 0, remaining
+
+    def read(self) -> tuple[int, int | None]:
+        """Return `Fault.hits` and `Fault.remaining`."""
+        return self._hits, self._remaining
+
+    def add(self) -> None:
+        """Count a request that gets the fault."""
+        self._hits += 1
+        if self._remaining is not None:
+            self._remaining -= 1
+
+    def cancel(self) -> None:
+        """Let no more requests get the fault."""
+        self._remaining = 0
+
+
 class Fault:
     """An injected fault, and how many requests it has affected."""
 
@@ -77,10 +99,7 @@ class Fault:
             )
         self.kind = kind
         self.api = api
-        self.remaining = options.get("times", 1)
-        """The number of requests that will still get the fault. None means all."""
-        self.hits = 0
-        """The number of requests that have got the fault."""
+        self.count = FaultCount(options.get("times", 1))
         self.client_id, self.topic, self.partition = (
             options.get("client_id"),
             options.get("topic"),
@@ -94,13 +113,23 @@ class Fault:
         return f"<{self.api}: {self.description}, {self.hits} times so far>"
 
     @property
+    def hits(self) -> int:
+        """The number of requests that have got the fault."""
+        return self.count.read()[0]
+
+    @property
+    def remaining(self) -> int | None:
+        """The number of requests that will still get the fault. None means all."""
+        return self.count.read()[1]
+
+    @property
     def is_over(self) -> bool:
         """Whether the fault affects no more requests."""
         return self.remaining == 0
 
     def cancel(self) -> None:
         """Stop injecting this fault."""
-        self.remaining = 0
+        self.count.cancel()
 
     def matches(self, api: str, client_id: str, partitions: frozenset[tuple[str, int]]) -> bool:
         """Return whether the fault applies to a request."""
@@ -115,9 +144,7 @@ class Fault:
         """Count a request and return the fault to inject, or return None if this fault does not apply."""
         if not self.matches(api, client_id, partitions):
             return None
-        self.hits += 1
-        if self.remaining is not None:
-            self.remaining -= 1
+        self.count.add()
         return self
 
 
@@ -269,7 +296,7 @@ class Faults:
             raise ValueError(
                 f"probability={probability}: pass a share of the requests, above 0 and at most 1"
             )
-        return self._register(SeededFault(seed, probability, options))
+        return self._check_times(SeededFault(seed, probability, options))
 
     def clear(self) -> None:
         """Cancel all faults."""
@@ -295,14 +322,18 @@ class Faults:
 
     def _add(self, fault: Fault) -> Fault:
         check_api(fault.api, fault.topic, fault.partition)
-        return self._register(fault)
+        return self._check_times(fault)
 
-    def _register(self, fault: Fault) -> Fault:
+    def _check_times(self, fault: Fault) -> Fault:
         if fault.remaining is not None and fault.remaining < 1:
             raise ValueError(f"times={fault.remaining}: pass a number of requests, or None for all")
+        self.register(fault)
+        return fault
+
+    def register(self, fault: Fault) -> None:
+        """Add a fault to those that may apply to requests."""
         with self._lock:
             self._pending.append(fault)
-        return fault
 
 
 def _parse_error(given: str | int) -> tuple[int, str]:

@@ -107,14 +107,15 @@ class Interceptor:
         self._learn_topic_names()
         if header.api_key == ApiKey.FETCH:
             self._track_fetch_session(channel, exchange)
-        self._recorder.record_request(exchange)
         fault = None
         if self._faults.any_pending:
             fault = self._faults.match(exchange.api, exchange.client_id, exchange.partitions)
+        if fault is not None:
+            exchange.fault = fault.description
+        self._recorder.record_request(exchange)
         if fault is None:
             self._handle(channel, frame, exchange, None)
             return
-        exchange.fault = fault.description
         if fault.kind in ("delay", "ignore"):
             self._held[channel.id] = slot = channel.open_slot(header, self._loop.now_ms())
             if fault.kind == "delay":

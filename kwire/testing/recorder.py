@@ -33,19 +33,25 @@ class Recorder:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._exchanges: deque[Exchange] = deque()
+        self._first_number = 0
+        """The number of the first exchange that is kept. Exchanges are numbered from 0 on."""
         self._total_bytes = 0
         self.topic_names: dict[Uuid, str] = {}
         """Topic names by id, also of deleted topics."""
 
     def __iter__(self) -> Iterator[Exchange]:
-        with self._lock:
-            return iter(list(self._exchanges))
+        return iter(self.numbered()[1])
 
     def __len__(self) -> int:
-        return len(self._exchanges)
+        return len(self.numbered()[1])
 
     def __str__(self) -> str:
         return self.format()
+
+    def numbered(self) -> tuple[int, list[Exchange]]:
+        """Return the number of the first exchange that is kept, and the exchanges."""
+        with self._lock:
+            return self._first_number, list(self._exchanges)
 
     def find(
         self,
@@ -81,6 +87,7 @@ class Recorder:
     def clear(self) -> None:
         """Drop all recorded exchanges."""
         with self._lock:
+            self._first_number += len(self._exchanges)
             self._exchanges.clear()
             self._total_bytes = 0
 
@@ -100,6 +107,7 @@ class Recorder:
     def _trim(self) -> None:
         while self._exchanges and (self._total_bytes > MAX_BYTES or len(self._exchanges) > MAX_EXCHANGES):
             self._total_bytes -= self._exchanges.popleft().size_bytes
+            self._first_number += 1
         if not self._exchanges:
             self._total_bytes = 0  # the response of a dropped exchange may have been counted
 

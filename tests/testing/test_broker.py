@@ -95,8 +95,8 @@ def test_stop_and_restart_write_the_clean_shutdown_file(tmp_path: Path) -> None:
     assert all(Path(tmp_path, name, ".kafka_cleanshutdown").exists() for name in "ab")
     with Broker() as broker:
         broker.restart()
-        assert broker._running.broker is not None
-        [directory] = broker._running.broker.log_manager.directories()
+        assert broker._embedded.running.broker is not None
+        [directory] = broker._embedded.running.broker.log_manager.directories()
         assert directory.had_clean_shutdown
 
 
@@ -156,7 +156,7 @@ def test_hundred_starts_leak_no_threads_or_descriptors() -> None:
 
 def test_advance_runs_timers_in_order_before_it_returns() -> None:
     with Broker() as broker:
-        loop = broker._running.loop
+        loop = broker._embedded.running.loop
         seen: list[tuple[str, int]] = []
         began_ms = loop.monotonic_ms()
 
@@ -183,7 +183,7 @@ def test_advance_runs_timers_in_order_before_it_returns() -> None:
 def test_advancing_a_week_applies_retention_in_few_turns() -> None:
     day_ms = 24 * 60 * MINUTE_MS
     with Broker() as broker:
-        loop = broker._running.loop
+        loop = broker._embedded.running.loop
         broker.create_topic("a-day", config={"retention.ms": day_ms})
         broker.create_topic("a-week", config={"retention.ms": 7 * day_ms - MINUTE_MS})
         broker.create_topic("longer", config={"retention.ms": 8 * day_ms})
@@ -218,10 +218,12 @@ def test_importing_kwire_testing_does_not_import_the_broker() -> None:
         "kwire.testing.broker",
         "kwire.testing.broker_thread",
         "kwire.testing.disk_space",
+        "kwire.testing.embedded_broker",
         "kwire.testing.embedded_kafka",
         "kwire.testing.faults",
         "kwire.testing.kafka",
         "kwire.testing.recorder",
+        "kwire.testing.reservations",
         "kwire.testing.results",
         "kwire.testing.users",
         "kwire.wire",
@@ -291,7 +293,7 @@ def test_broker_still_advances_after_an_interrupted_advance(monkeypatch: pytest.
     with Broker() as broker:
         with monkeypatch.context() as patch:
             # Not threading.Event itself: workers of the broker may wait for an Event at the same time.
-            patch.setattr("kwire.testing.broker.threading", SimpleNamespace(Event=Interrupted))
+            patch.setattr("kwire.testing.embedded_broker.threading", SimpleNamespace(Event=Interrupted))
             with pytest.raises(KeyboardInterrupt):
                 broker.advance(1000 * 365 * 24 * 60 * MINUTE_MS)
         broker.advance(MINUTE_MS)

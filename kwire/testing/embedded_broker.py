@@ -1,0 +1,216 @@
+"""A broker in a thread of this process, with everything that it keeps while it is down.
+
+`Broker` uses this class, in the process of the test or in a child process (see `kwire.testing.child_broker`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kwire.testing.broker_thread import START_TIMEOUT_SECONDS, BrokerThread
+from kwire.testing.disk_space import DiskSpace
+from kwire.testing.faults import Faults
+from kwire.testing.recorder import Recorder
+from kwire.testing.reservations import Reservations
+from kwire.testing.users import CLIENT_LISTENER, NODE_LISTENER, user_settings
+
+if TYPE_CHECKING:
+    from kwire.broker.net.running_node import RunningNode
+    from kwire.host.clock import Clock
+
+DIRECTORY_KEYS = {"log.dirs", "log.dir", "metadata.log.dir"}
+"""Keys that can put a broker's data outside of the directory that `Broker` chooses."""
+POLL_SECONDS = 1
+"""The interval at which a waiting thread checks that the broker is still running."""
+
+
+class EmbeddedBroker:
+    """A broker in a thread. While it is down, it keeps its directory, ports, clock, faults and requests."""
+
+    def __init__(
+        self,
+        overrides: Mapping[str, str],
+        *,
+        users: Mapping[str, str],
+        log_dir: str | None,
+        syncs: bool,
+        cluster_id: str | None = None,
+    ) -> None:
+        """Set up without starting. With `cluster_id`, the first start formats the directory with this id."""
+        self.requests = Recorder()
+        self.faults = Faults()
+        self.clock: Clock | None = None
+        """The clock of the broker, from the first start to `stop`."""
+        self._overrides, self._users, self._syncs = overrides, users, syncs
+        self._cluster_id = cluster_id
+        self._reserved = Reservations(log_dir)
+        self._port = self._nodes_port = 0
+        self._thread: BrokerThread | None = None
+        self._advancing = threading.Lock()
+        self._resumed: threading.Event | None = None
+        self._disk_space = DiskSpace()
+
+    @property
+    def running(self) -> RunningNode:
+        """The node. Raises RuntimeError if it is not running."""
+        if self._thread is None or self._thread.running is None:
+            raise RuntimeError("the broker is not running: call start(), or use it in a with statement")
+        return self._thread.running
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all listeners of the running broker, separated by commas."""
+        return self.running.bootstrap
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the broker has started, and has neither stopped nor failed since."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_responsive(self) -> bool:
+        """Whether the broker is running and is not suspended by `hang`."""
+        return self.is_running and self._resumed is None
+
+    @property
+    def log_dir(self) -> str | None:
+        """The data directory, or None if it is temporary and the broker is not running."""
+        return self._reserved.directory
+
+    def now_ms(self) -> int | None:
+        """Return the time of the broker in ms since 1970, or None before the first start."""
+        return None if self.clock is None else self.clock.now_ms()
+
+    def check_alive(self) -> None:
+        """Raise RuntimeError with the reason if the broker has failed."""
+        if reason := self.running.failure.reason:
+            raise RuntimeError(f"the broker has failed: {reason}; fix this, then call start()")
+
+    def start(self) -> None:
+        """Start the broker, and return when it serves requests."""
+        directory = self._reserved.create_directory()
+        if not self._port and "listeners" not in self._overrides:
+            self._port = self._reserved.reserve_port()
+            self._nodes_port = self._reserved.reserve_port() if self._users else 0
+        address = f"{NODE_LISTENER}://127.0.0.1:{self._nodes_port or self._port}"
+        if self._nodes_port:
+            address = f"{CLIENT_LISTENER}://127.0.0.1:{self._port},{address}"
+        properties = {
+            "listeners": address,
+            "advertised.listeners": address,
+            "log.dirs": directory,
+            "group.initial.rebalance.delay.ms": "0",
+            **(user_settings(self._users) if self._users else {}),
+            **self._overrides,
+        }
+        try:
+            if self.clock is None:
+                from kwire.host.clock import SystemClock
+                from kwire.host.system_time import libc_time_ns
+
+                self.clock = SystemClock(libc_time_ns)
+                if self._cluster_id is not None:
+                    from kwire.testing.formatting import format_directory
+
+                    format_directory(directory, self._cluster_id)
+            thread = BrokerThread(
+                properties,
+                clock=self.clock,
+                recorder=self.requests,
+                faults=self.faults,
+                space=self._disk_space,
+                syncs=self._syncs,
+            )
+            thread.start()
+            thread.wait_until_started()
+        except BaseException:
+            self._reset()
+            raise
+        self._thread = thread
+
+    def stop(self) -> None:
+        """Shut the broker down cleanly, and release what it keeps while it is down."""
+        try:
+            self._end_thread(lambda thread: thread.stop(keeps_data=self._keeps_data))
+        finally:
+            self._reset()
+
+    def shut_down(self) -> None:
+        """Shut the broker down cleanly, and keep everything for the next start."""
+        self._end_thread(lambda thread: thread.stop(keeps_data=True))
+
+    def crash(self) -> None:
+        """End the broker as if its process were killed, and keep everything for the next start."""
+        self._end_thread(BrokerThread.kill)
+
+    def hang(self) -> None:
+        """Suspend the event loop until `resume`."""
+        if self._resumed is not None:
+            raise RuntimeError("the broker is already suspended by hang()")
+        hanging, resumed = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            hanging.set()
+            resumed.wait()
+
+        self.running.loop.call_from_thread(wait)
+        if not hanging.wait(START_TIMEOUT_SECONDS):
+            resumed.set()
+            raise TimeoutError(f"the broker's event loop was busy for {START_TIMEOUT_SECONDS} s")
+        self._resumed = resumed
+
+    def resume(self) -> None:
+        """Continue the event loop."""
+        hanging, self._resumed = self._resumed, None
+        if hanging is not None:
+            hanging.set()
+
+    def set_disk_full(self, is_full: bool) -> None:
+        """Make writes fail, or succeed again."""
+        self._disk_space.is_full = is_full
+
+    def advance(
+        self, delay_ms: int, check: Callable[[], None] = lambda: None, *, internode_clock: bool = True
+    ) -> None:
+        """Move the clock forward, and return when everything that became due is done.
+
+        Without `internode_clock`, timeouts between nodes do not expire. `check` is called once per second; an
+        exception of it stops the clock where it is.
+        """
+        if self._resumed is not None:
+            raise RuntimeError("time cannot pass while hang() suspends the broker: call resume() first")
+        self.check_alive()
+        running, settled = self.running, threading.Event()
+        with self._advancing:
+            running.loop.call_from_thread(
+                lambda: running.loop.advance(delay_ms, settled.set, advance_internode_clock=internode_clock)
+            )
+            try:
+                while not settled.wait(POLL_SECONDS):
+                    check()
+                    self.check_alive()
+                    if self.running is not running or not running.loop.running:
+                        raise RuntimeError("the broker has stopped")
+            except BaseException:
+                with suppress(OSError):  # the loop is closed, so that there is nothing to stop
+                    running.loop.call_from_thread(running.loop.stop_advancing)
+                raise
+
+    @property
+    def _keeps_data(self) -> bool:
+        """Whether the data is kept after `stop`."""
+        return not self._reserved.is_temporary or not DIRECTORY_KEYS.isdisjoint(self._overrides)
+
+    def _end_thread(self, end: Callable[[BrokerThread], None]) -> None:
+        self.resume()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            end(thread)
+
+    def _reset(self) -> None:
+        """Release what `crash` keeps for the next start: the directory, the ports and the clock."""
+        self._reserved.release()
+        self._port, self._nodes_port, self.clock = 0, 0, None
