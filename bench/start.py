@@ -4,8 +4,8 @@ The start time is the time from exec to the first ApiVersions response. It is me
 directory, and with 100 topics after a clean stop. kwire formats an empty directory within this time. Apache
 Kafka's directory is formatted before. Memory is the resident memory after five seconds without requests.
 
-The embedded broker of `kwire.testing` is measured in a separate process, after the import: its first start,
-later starts, and stops.
+The brokers of `kwire.testing` are measured in a separate process, after the import: the first start, later
+starts, and stops, in a thread of that process ("embedded") and in its child process ("child").
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
                 broker.stop()
         finally:
             broker.discard()
-    return [empty, full, idle, loaded, *(_embedded() if "kwire" in names else [])]
+    return [empty, full, idle, loaded, *(_in_tests() if "kwire" in names else [])]
 
 
-EMBEDDED = """
-import json, socket, time
+IN_TESTS = """
+import json, socket, sys, time
 from kwire.testing import Broker
 
 seconds = []
 for _ in range(30):
-    broker, began = Broker(), time.perf_counter()
+    broker, began = Broker(process=sys.argv[1]), time.perf_counter()
     broker.start()
     host, _, port = broker.bootstrap_servers.rpartition(":")
     with socket.create_connection((host, int(port))) as sock:
@@ -73,20 +73,25 @@ print(json.dumps(seconds))
 """
 
 
-def _embedded() -> list[Figure]:
-    first, later = Figure("embedded: first start", "ms"), Figure("embedded: later starts", "ms")
-    stop = Figure("embedded: stop", "ms")
+def _in_tests() -> list[Figure]:
+    figures = {}
     # An installed package has bytecode.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     for number in range(STARTS["kwire"] + 1):
-        command = [sys.executable, "-c", EMBEDDED]
-        output = subprocess.run(command, capture_output=True, check=True, text=True, env=environment).stdout
-        starts = [1000 * start for start, _ in json.loads(output)]
-        if number:  # the first process has written the bytecode
-            first.add("kwire", starts[0])
-            later.add("kwire", *starts[1:])
-            stop.add("kwire", *(1000 * stopped for _, stopped in json.loads(output)))
-    return [first, later, stop]
+        for process, kind in (("thread", "embedded"), ("child", "child")):
+            command = [sys.executable, "-c", IN_TESTS, process]
+            output = subprocess.run(
+                command, capture_output=True, check=True, text=True, env=environment
+            ).stdout
+            if not number:  # the first process writes the bytecode
+                for name in ("first start", "later starts", "stop"):
+                    figures[kind, name] = Figure(f"{kind}: {name}", "ms")
+                continue
+            starts, stops = zip(*json.loads(output), strict=True)
+            figures[kind, "first start"].add("kwire", 1000 * starts[0])
+            figures[kind, "later starts"].add("kwire", *(1000 * start for start in starts[1:]))
+            figures[kind, "stop"].add("kwire", *(1000 * stop for stop in stops))
+    return [*figures.values()]
 
 
 def _start_once(name: str) -> float:

@@ -20,6 +20,8 @@ MAY_GET_LOGGERS = {
     "kwire.host.loggers",
     "kwire.cli",
     "kwire.pipeline",
+    "kwire.testing.child_process",  # logs the records of the child process
+    "kwire.testing.child_server",  # captures the log of all brokers
     "kwire.testing.simulated.environment",  # captures the log of all nodes
 }
 """Modules that may call `logging.getLogger`. All others are handed a `NodeLogger`, which names the node."""

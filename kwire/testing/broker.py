@@ -10,7 +10,7 @@ This module imports quickly. The broker's own modules are imported in its thread
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.testing.embedded_kafka import EmbeddedKafka
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     import os
 
     from kwire.testing.blocking_client import BlockingClient
+    from kwire.testing.child_broker import ChildBroker
 
 T = TypeVar("T")
+Process = Literal["thread", "child"]
+"""The place of a broker: a thread of the test's process, or the child process."""
 
 
 class Broker(EmbeddedKafka):
@@ -39,6 +42,7 @@ class Broker(EmbeddedKafka):
         log_dir: str | os.PathLike[str] | None = None,
         sync: bool | None = None,
         timeout_s: float = TIMEOUT_SECONDS,
+        process: Process = "thread",
     ) -> None:
         """Configure a broker; `start`, or a `with` statement, starts it.
 
@@ -51,11 +55,15 @@ class Broker(EmbeddedKafka):
         `users` maps names to passwords. With `users`, clients have to authenticate by SASL_PLAINTEXT with
         PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or a delegation token: see `client_config` and `create_token`.
         SCRAM credentials of other users that are stored in `log_dir` are deleted.
+
+        With `process="child"` the broker runs in a child process, which all such brokers of this process
+        share. There it does not notice what a test does to its process: frozen time, a fake file system,
+        replaced sockets, gevent.
         """
         if users is not None:
             check_users(users, overrides or {})
         super().__init__(timeout_s, users)
-        self._embedded = EmbeddedBroker(
+        self._embedded = _class_of(process)(
             {key: _text(value) for key, value in (overrides or {}).items()},
             users=self._users,
             log_dir=None if log_dir is None else str(log_dir),
@@ -71,6 +79,12 @@ class Broker(EmbeddedKafka):
         """The host:port of each listener, separated by commas. With `users`, only the SASL listener."""
         bootstrap = self._embedded.bootstrap
         return bootstrap.partition(",")[0] if self._users else bootstrap
+
+    def close(self) -> None:
+        """Close the connections of this object's methods. The next call opens new ones."""
+        super().close()
+        if not isinstance(self._embedded, EmbeddedBroker):
+            self._embedded.close_clients()
 
     @property
     def is_running(self) -> bool:
@@ -155,12 +169,30 @@ class Broker(EmbeddedKafka):
         return super()._now_ms() if now_ms is None else now_ms
 
     def _call(self, operation: Callable[[BlockingClient], T]) -> T:
+        __tracebackhide__ = True
+        if not isinstance(self._embedded, EmbeddedBroker):
+            return operation(self._embedded.client(self._timeout_s, self._client_properties()))
         self._embedded.check_alive()
         return super()._call(operation)
+
+    def _call_as(self, properties: Mapping[str, str], operation: Callable[[BlockingClient], T]) -> T:
+        if not isinstance(self._embedded, EmbeddedBroker):
+            return operation(self._embedded.client(self._timeout_s, properties))
+        return super()._call_as(properties, operation)
 
     def _sleep(self, seconds: float) -> None:
         self._embedded.check_alive()  # its error says more than a timeout
         super()._sleep(seconds)
+
+
+def _class_of(process: str) -> type[EmbeddedBroker | ChildBroker]:
+    if process == "child":
+        from kwire.testing.child_broker import ChildBroker
+
+        return ChildBroker
+    if process != "thread":
+        raise ValueError(f"process={process!r}: pass 'thread' or 'child'")
+    return EmbeddedBroker
 
 
 def check_delay(delay_ms: object) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from kwire.host.system_time import monotonic
 from kwire.testing.broker import Broker, check_delay
+from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.testing.embedded_kafka import EmbeddedKafka
 from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.testing.outages import Outages
@@ -73,12 +74,17 @@ class _ClusterBroker(Broker):
 
     def start(self) -> None:
         super().start()
-        self._links.attach(self._node_id, self._embedded.running)
+        self._links.attach(self._node_id, self._in_thread.running)
+
+    @property
+    def _in_thread(self) -> EmbeddedBroker:
+        assert isinstance(self._embedded, EmbeddedBroker)
+        return self._embedded
 
     @property
     def is_responsive(self) -> bool:
         """Whether the broker is running and is not suspended by `hang`."""
-        return self._embedded.is_responsive
+        return self._in_thread.is_responsive
 
     def advance_clock(self, delay_ms: int, *, internode_clock: bool) -> None:
         """Advance the broker's clock. With `internode_clock`, timeouts between nodes can expire, too.
@@ -86,14 +92,14 @@ class _ClusterBroker(Broker):
         If the broker is down or suspended, its timers do not run.
         """
         if self.is_responsive:
-            self._embedded.advance(delay_ms, internode_clock=internode_clock)
-        elif self._embedded.clock is not None:
-            self._embedded.clock.advance(delay_ms)
+            self._in_thread.advance(delay_ms, internode_clock=internode_clock)
+        elif self._in_thread.clock is not None:
+            self._in_thread.clock.advance(delay_ms)
 
     def settle(self) -> None:
         """Wait until no replication and no transaction end is pending, for about 1 s at most."""
         settled, until = threading.Event(), monotonic() + MAX_SETTLE_SECONDS
-        running = self._embedded.running
+        running = self._in_thread.running
 
         def poll() -> None:
             if _has_pending_work(running.node) and monotonic() < until:

@@ -5,9 +5,9 @@
     with KafkaContainer() as kafka:
         producer = KafkaProducer(bootstrap_servers=kafka.get_bootstrap_server())
 
-It has the methods and defaults of testcontainers 4, and runs a `Broker` in this process, which is
-`kafka.broker`. Arguments that concern only the container, such as its image or name, have no effect.
-Networks, volumes and commands raise NotImplementedError.
+It has the methods and defaults of testcontainers 4, and runs a `Broker`, which is `kafka.broker`. Arguments
+that concern only the container, such as its image or name, have no effect. Networks, volumes and commands
+raise NotImplementedError.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kwire.testing.broker import Broker
-from kwire.testing.temporary_directory import TemporaryDirectory
+from kwire.testing.broker import Broker, Process
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -81,9 +80,10 @@ class KafkaContainer:
         security_protocol: str = PROTOCOL,
         *,
         env: Mapping[str, str] | None = None,
+        process: Process = "thread",
         **kwargs: object,
     ) -> None:
-        """Configure the broker by `env`, as in Kafka's container images.
+        """Configure the broker by `env`, as in Kafka's container images. `process` is that of `Broker`.
 
         Raises NotImplementedError for security protocols except PLAINTEXT, and for networks, volumes and
         commands. All other arguments except `port` are ignored.
@@ -99,7 +99,7 @@ class KafkaContainer:
         self.kraft_enabled = False
         self.cluster_id: str | None = None
         self._bound: dict[int, int] = {}
-        self._directory: TemporaryDirectory | None = None
+        self._process: Process = process
         self._broker: Broker | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -173,31 +173,18 @@ class KafkaContainer:
 
         Raises ConfigError or BindError, and NotImplementedError for unsupported security settings.
         """
-        settings = self._settings()
-        self._directory = TemporaryDirectory()
-        broker = Broker(settings, log_dir=self._directory.name, sync=False)
-        try:
-            if self.cluster_id is not None:
-                from kwire.testing.formatting import format_directory
-
-                format_directory(self._directory.name, self.cluster_id)
-            broker.start()
-        except BaseException:
-            self.stop()
-            raise
+        broker = Broker(self._settings(), process=self._process)
+        if self.cluster_id is not None:
+            broker._embedded.set_cluster_id(self.cluster_id)
+        broker.start()
         self._broker = broker
         return self
 
     def stop(self, force: bool = True, delete_volume: bool = True) -> None:
         """Stop the broker and remove its data. The arguments have no effect."""
         broker, self._broker = self._broker, None
-        directory, self._directory = self._directory, None
-        try:
-            if broker is not None:
-                broker.stop()
-        finally:
-            if directory is not None:
-                directory.remove()
+        if broker is not None:
+            broker.stop()
 
     def reload(self) -> None:
         """Do nothing: there is no container state to load."""
@@ -275,4 +262,4 @@ def _check_security(settings: Mapping[str, str]) -> None:
 
 
 def _unsupported_message(name: str) -> str:
-    return f"{name}: there is no container, the broker runs in this process: use the attribute `broker`"
+    return f"{name}: there is no container: use the attribute `broker`"

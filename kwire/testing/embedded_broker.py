@@ -37,15 +37,14 @@ class EmbeddedBroker:
         users: Mapping[str, str],
         log_dir: str | None,
         syncs: bool,
-        cluster_id: str | None = None,
     ) -> None:
-        """Set up without starting. With `cluster_id`, the first start formats the directory with this id."""
+        """Set up without starting."""
         self.requests = Recorder()
         self.faults = Faults()
         self.clock: Clock | None = None
         """The clock of the broker, from the first start to `stop`."""
         self._overrides, self._users, self._syncs = overrides, users, syncs
-        self._cluster_id = cluster_id
+        self._cluster_id: str | None = None
         self._reserved = Reservations(log_dir)
         self._port = self._nodes_port = 0
         self._thread: BrokerThread | None = None
@@ -66,6 +65,11 @@ class EmbeddedBroker:
         return self.running.bootstrap
 
     @property
+    def client_bootstrap(self) -> str:
+        """The addresses of the listeners for clients: with users, only the listener that authenticates."""
+        return self.bootstrap.partition(",")[0] if self._users else self.bootstrap
+
+    @property
     def is_running(self) -> bool:
         """Whether the broker has started, and has neither stopped nor failed since."""
         return self._thread is not None and self._thread.is_alive()
@@ -79,6 +83,10 @@ class EmbeddedBroker:
     def log_dir(self) -> str | None:
         """The data directory, or None if it is temporary and the broker is not running."""
         return self._reserved.directory
+
+    def set_cluster_id(self, cluster_id: str) -> None:
+        """Make `start` format the directory with this cluster id, if it is a first start."""
+        self._cluster_id = cluster_id
 
     def now_ms(self) -> int | None:
         """Return the time of the broker in ms since 1970, or None before the first start."""

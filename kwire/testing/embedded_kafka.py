@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kwire.testing.kafka import Kafka
 from kwire.testing.users import ClientConfig
 from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
+    from kwire.testing.blocking_client import BlockingClient
     from kwire.testing.results import Token
+
+T = TypeVar("T")
 
 
 class EmbeddedKafka(Kafka):
@@ -74,16 +77,17 @@ class EmbeddedKafka(Kafka):
         (`delegation.token.expiry.time.ms`, `delegation.token.max.lifetime.ms`).
         """
         properties = self.client_config(owner).java
-        with self._new_kafka(properties) as kafka:
-            made = kafka._call(lambda client: client.create_token(renewers, max_lifetime_ms))
+        made = self._call_as(properties, lambda client: client.create_token(renewers, max_lifetime_ms))
         return ClientConfig(self.bootstrap_servers, made.id, made.password, mechanism, is_token=True)
 
     def tokens(self) -> list[Token]:
         """Return all delegation tokens, oldest first."""
         return self._call(lambda client: client.tokens())
 
-    def _new_kafka(self, properties: Mapping[str, str]) -> Kafka:
-        return Kafka(self.bootstrap_servers, timeout_s=self._timeout_s, properties=properties)
+    def _call_as(self, properties: Mapping[str, str], operation: Callable[[BlockingClient], T]) -> T:
+        """Call `operation` with a client that has these security settings."""
+        with Kafka(self.bootstrap_servers, timeout_s=self._timeout_s, properties=properties) as kafka:
+            return kafka._call(operation)
 
     def _client_properties(self) -> Mapping[str, str]:
         return self.client_config().java if self._users else {}

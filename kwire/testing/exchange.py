@@ -10,7 +10,7 @@ appear as topic names, and passwords as `[hidden]`. Request and response are dec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -77,6 +77,8 @@ class Exchange:
         """The injected fault, if there is one."""
         self.header = header
         self.body = body
+        self.fetched_partitions: frozenset[tuple[str, int]] | None = None
+        """The partitions of a Fetch, including partitions that only its fetch session names."""
         self._names = names
         self._result: Result | None = None
 
@@ -163,16 +165,14 @@ class Exchange:
         message = self.response_message
         return None if message is None else _fields_dict(message, self.version, self._names)
 
-    def set_fetched_partitions(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Set the partitions of a Fetch, including partitions that only its fetch session names."""
-        self.partitions = frozenset(TopicPartition(*one) for one in partitions)
-
     @cached_property
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions that the request names. If it names only a topic, the partition is -1.
+        """The partitions that the request names, or that its fetch session has.
 
-        Empty if the request cannot be decoded.
+        If the request names only a topic, the partition is -1. Empty if the request cannot be decoded.
         """
+        if self.fetched_partitions is not None:
+            return frozenset(TopicPartition(*one) for one in self.fetched_partitions)
         try:
             return frozenset(partitions_of(self.request_message, self._names))
         except WireError:

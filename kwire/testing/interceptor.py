@@ -215,7 +215,7 @@ class Interceptor:
         for topic in request.topics:
             fetched.update(((topic.topic, topic.topic_id), one.partition) for one in topic.partitions)
         names = self._recorder.topic_names
-        exchange.set_fetched_partitions(
+        exchange.fetched_partitions = frozenset(
             (name or names.get(topic_id, ""), index) for (name, topic_id), index in fetched
         )
 

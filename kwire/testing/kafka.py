@@ -24,6 +24,7 @@ from itertools import count as counting
 from typing import TYPE_CHECKING, TypeVar
 
 from kwire.host.system_time import libc_time_ns, monotonic, sleep
+from kwire.testing.green_threads import green_sleep
 from kwire.testing.results import Group, Record, TopicPartition
 
 if TYPE_CHECKING:
@@ -294,7 +295,7 @@ def _poll_until(holds: Callable[[], bool], timeout_s: float) -> bool:
     while not holds():
         if monotonic() >= deadline:
             return False
-        sleep(POLL_SECONDS)
+        (green_sleep() or sleep)(POLL_SECONDS)
     return True
 
 

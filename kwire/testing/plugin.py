@@ -12,6 +12,8 @@ The report of a failed test shows the requests that clients sent since the test 
 and the data directory. Data of tests that pass is removed. The log of the broker is in pytest's own section:
 warnings by default, more with `--log-level=INFO`.
 
+With the ini option `kwire_process = child`, the brokers of `kwire` and `kwire_broker` run in a child process.
+
 A test suite that uses no fixture imports only this module.
 """
 
@@ -29,9 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kwire.testing.broker import Broker
+    from kwire.testing.broker import Broker, Process
     from kwire.testing.cluster import Cluster
     from kwire.testing.kafka import Kafka
     from kwire.testing.simulated import SimulatedCluster
@@ -46,13 +46,13 @@ DEFAULT_SEEDS = 10
 """The number of seeds of a simulated test, unless its mark or the command line sets them."""
 
 MARK_USAGE = {
-    "kwire_broker": 'kwire_broker({"num.partitions": 3}, users={"alice": "secret"})',
+    "kwire_broker": 'kwire_broker({"num.partitions": 3}, users={"alice": "secret"}, process="child")',
     "kwire_cluster": 'kwire_cluster({"num.partitions": 3}, users={"alice": "secret"}, size=3)',
     "kwire_simulation": 'kwire_simulation({"num.partitions": 3}, seeds=20, size=3, faults=True)',
 }
 """The complete syntax of each fixture's mark, for error messages."""
 
-MARK_ARGUMENT_TYPES = {"size": int, "faults": bool, "users": Mapping}
+MARK_ARGUMENT_TYPES = {"size": int, "faults": bool, "users": Mapping, "process": str}
 """Types of the keyword arguments of marks. Seeds are checked separately."""
 
 _INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
@@ -61,7 +61,9 @@ _INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 class BrokerData(NamedTuple):
     """The data directory of a fixture's brokers. It is kept if a test that used the brokers has failed."""
 
-    directory: Path
+    directory: str
+    is_in_child: bool
+    """Whether the child process creates and removes it, because the test may fake the file system."""
     brokers: Mapping[str, Broker]
     """The brokers, by the suffix of their sections in reports."""
     failed: list[pytest.Item]
@@ -87,7 +89,13 @@ STARTED_AT_S = pytest.StashKey[float]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--kwire-seeds`."""
+    """Add `--kwire-seeds` and `kwire_process`."""
+    parser.addini(
+        "kwire_process",
+        "where the brokers of kwire and kwire_broker run: thread (in the process of the tests, the default) "
+        "or child (in a child process, which frozen time, fake files and sockets, or gevent do not affect)",
+        default="thread",
+    )
     parser.addoption(
         "--kwire-seeds",
         metavar="SEEDS",
@@ -97,7 +105,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks, and exclude kwire from assertion rewriting."""
+    """Check `kwire_process`, register the marks, and exclude kwire from assertion rewriting."""
+    if config.getini("kwire_process") not in ("thread", "child"):
+        raise pytest.UsageError(f"kwire_process = {config.getini('kwire_process')}: set thread or child")
     finder = SkipAssertionRewriting()
     sys.meta_path.insert(0, finder)
     config.add_cleanup(lambda: sys.meta_path.remove(finder))
@@ -144,7 +154,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.when == "setup":
         item.stash[STARTED_AT_S] = call.start
     elif call.when == "teardown" and shared is not None:
-        _repair(shared.brokers[""])
+        try:
+            _repair(shared.brokers[""])
+        except Exception:  # an exception here would end the session with an internal error
+            call.excinfo = call.excinfo or pytest.ExceptionInfo.from_current()
     if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
         return
     simulated = item.stash.get(SIMULATED_CLUSTER, None)
@@ -158,7 +171,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             continue  # already in the report, and now the teardown failed too
         data.failed.append(item)
         for name, broker in data.brokers.items():
-            requests = broker.requests.format(since_s=item.stash[STARTED_AT_S], limit=MAX_REQUESTS_SHOWN)
+            try:
+                requests = broker.requests.format(since_s=item.stash[STARTED_AT_S], limit=MAX_REQUESTS_SHOWN)
+            except Exception as error:
+                requests = f"not available: {error}"
             item.add_report_section(call.when, f"kwire requests{name}", requests)
         item.add_report_section(call.when, "kwire data", f"kept in {data.directory}")
 
@@ -170,17 +186,30 @@ def kwire_config() -> Mapping[str, object]:
 
 
 @pytest.fixture(scope="session")
+def _kwire_process(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Process:
+    """Return where brokers run. Fixtures of the session are set up before the doubles of a test.
+
+    So the child process is started here, and pytest creates the directory of all temporary directories.
+    """
+    process: Process = pytestconfig.getini("kwire_process")
+    tmp_path_factory.getbasetemp()
+    if process == "child":
+        from kwire.testing.child_process import CHILD_PROCESSES
+
+        CHILD_PROCESSES.get()
+    return process
+
+
+@pytest.fixture(scope="session")
 def kwire(
     kwire_config: Mapping[str, object],
+    _kwire_process: Process,
     tmp_path_factory: pytest.TempPathFactory,
     pytestconfig: pytest.Config,
 ) -> Iterator[Broker]:
     """Share one broker among all tests of the session."""
-    from kwire.testing.broker import Broker
-
-    directory = tmp_path_factory.mktemp("kwire")
-    broker = Broker({**FEW_PARTITIONS, **kwire_config}, log_dir=directory, sync=False)
-    data = BrokerData(directory, {"": broker}, [])
+    data = _new_broker("kwire", tmp_path_factory, {**FEW_PARTITIONS, **kwire_config}, process=_kwire_process)
+    broker = data.brokers[""]
     with broker:
         pytestconfig.stash[SHARED_BROKER] = data
         yield broker
@@ -191,16 +220,19 @@ def kwire(
 @pytest.fixture
 def kwire_broker(
     kwire_config: Mapping[str, object],
+    _kwire_process: Process,
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Broker]:
     """Start a broker for one test."""
-    from kwire.testing.broker import Broker
-
     config, others = _mark_arguments(request, "kwire_broker")
-    directory = tmp_path_factory.mktemp(f"kwire-{_name_of(request)}")
-    broker = Broker({**FEW_PARTITIONS, **kwire_config, **config}, log_dir=directory, sync=False, **others)
-    data = BrokerData(directory, {"": broker}, [])
+    data = _new_broker(
+        f"kwire-{_name_of(request)}",
+        tmp_path_factory,
+        {**FEW_PARTITIONS, **kwire_config, **config},
+        **{"process": _kwire_process, **others},
+    )
+    broker = data.brokers[""]
     with broker:
         request.node.stash.setdefault(OWN_BROKERS, []).append(data)
         yield broker
@@ -222,7 +254,7 @@ def kwire_cluster(
         brokers: Mapping[str, Broker] = {
             f" of broker {node_id}": broker for node_id, broker in cluster.brokers.items()
         }
-        data = BrokerData(directory, brokers, [])
+        data = BrokerData(str(directory), False, brokers, [])
         request.node.stash.setdefault(OWN_BROKERS, []).append(data)
         yield cluster
     _remove_data(data)
@@ -321,8 +353,36 @@ def _rerun_instructions(item: pytest.Item) -> str:
     return f"reproduce: PYTHONHASHSEED={hash_seed} {again}"
 
 
+def _new_broker(
+    name: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    config: Mapping[str, object],
+    *,
+    process: Process,
+    users: Mapping[str, str] | None = None,
+) -> BrokerData:
+    """Return a broker that has not started, with a new data directory."""
+    from kwire.testing.broker import Broker
+
+    if process == "child":
+        from kwire.testing.child_process import CHILD_ITSELF, CHILD_PROCESSES
+
+        base = str(tmp_path_factory.getbasetemp())
+        directory: str = CHILD_PROCESSES.get().call(CHILD_ITSELF, "make_directory", base, name)
+    else:
+        directory = str(tmp_path_factory.mktemp(name))
+    broker = Broker(config, users=users, log_dir=directory, sync=False, process=process)
+    return BrokerData(directory, process == "child", {"": broker}, [])
+
+
 def _remove_data(data: BrokerData) -> None:
-    if not data.failed:
+    if data.failed:
+        return
+    if data.is_in_child:
+        from kwire.testing.child_process import CHILD_ITSELF, CHILD_PROCESSES
+
+        CHILD_PROCESSES.get().call(CHILD_ITSELF, "remove_directory", data.directory)
+    else:
         from shutil import rmtree
 
         rmtree(data.directory, ignore_errors=True)
@@ -330,11 +390,13 @@ def _remove_data(data: BrokerData) -> None:
 
 def _repair(broker: Broker) -> None:
     """Remove the faults that a test left in the shared broker, and start the broker if it is down."""
-    broker.faults.clear()
-    broker.resume()
-    broker.free_disk()
-    if not broker.is_running:
-        broker.start()
+    try:
+        broker.faults.clear()
+        broker.resume()
+        broker.free_disk()
+    finally:  # after the death of a child process, the next tests have a new one
+        if not broker.is_running:
+            broker.start()
 
 
 def _kafka_of(request: pytest.FixtureRequest) -> Kafka:

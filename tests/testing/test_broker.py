@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from kwire.broker.config import ConfigError
+from kwire.broker.net.running_node import RunningNode
 from kwire.broker.node.node import Node
 from kwire.broker.storage.disk import StorageError
 from kwire.testing import Broker
+from kwire.testing.broker import Process
+from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.wire import registry
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
@@ -63,8 +67,9 @@ def create(broker: Broker, name: str) -> None:
     assert [topic.error_code for topic in response.topics] == [0]
 
 
-def test_broker_runs_in_the_block_and_removes_its_data() -> None:
-    with Broker({"num.partitions": 3, "auto.create.topics.enable": False}) as broker:
+def test_broker_runs_in_the_block_and_removes_its_data(process: Process) -> None:
+    config = {"num.partitions": 3, "auto.create.topics.enable": False}
+    with Broker(config, process=process) as broker:
         create(broker, "t")
         assert topics(broker) == ["t"]
         assert Path(broker.log_dir, "t-0").is_dir()
@@ -74,8 +79,8 @@ def test_broker_runs_in_the_block_and_removes_its_data() -> None:
         _ = broker.bootstrap_servers
 
 
-def test_data_in_log_dir_is_kept_for_the_next_start(tmp_path: Path) -> None:
-    broker = Broker(log_dir=tmp_path)
+def test_data_in_log_dir_is_kept_for_the_next_start(tmp_path: Path, process: Process) -> None:
+    broker = Broker(log_dir=tmp_path, process=process)
     for expected in ([], ["t"]):
         broker.start()
         assert topics(broker) == expected
@@ -86,31 +91,43 @@ def test_data_in_log_dir_is_kept_for_the_next_start(tmp_path: Path) -> None:
         assert Path(tmp_path, ".kafka_cleanshutdown").exists()
 
 
-def test_stop_and_restart_write_the_clean_shutdown_file(tmp_path: Path) -> None:
+def test_stop_writes_the_clean_shutdown_file(tmp_path: Path, process: Process) -> None:
     """After an unclean shutdown, log recovery would restore deleted records."""
-    broker = Broker({"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"})
+    broker = Broker({"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}, process=process)
     broker.start()
     create(broker, "t")
     broker.stop()
     assert all(Path(tmp_path, name, ".kafka_cleanshutdown").exists() for name in "ab")
+
+
+def test_restart_shuts_down_cleanly() -> None:
     with Broker() as broker:
         broker.restart()
-        assert broker._embedded.running.broker is not None
-        [directory] = broker._embedded.running.broker.log_manager.directories()
+        node = running(broker).broker
+        assert node is not None
+        [directory] = node.log_manager.directories()
         assert directory.had_clean_shutdown
 
 
-def test_two_brokers_run_independently() -> None:
-    with Broker() as one, Broker() as other:
+def running(broker: Broker) -> RunningNode:
+    """Return the node of a broker in a thread."""
+    assert isinstance(broker._embedded, EmbeddedBroker)
+    return broker._embedded.running
+
+
+def test_two_brokers_run_independently(process: Process) -> None:
+    with Broker(process=process) as one, Broker(process=process) as other:
         create(one, "t")
         assert topics(one) == ["t"]
         assert topics(other) == []
 
 
-def test_invalid_config_is_refused_without_leaking_resources() -> None:
+def test_invalid_config_is_refused_without_leaking_resources(process: Process) -> None:
+    if process == "child":
+        assert not Broker(process=process).requests, "the child process is running now"
     before = resources()
     with pytest.raises(ConfigError, match=r"num\.partitions"):
-        Broker({"num.partitions": "many"}).start()
+        Broker({"num.partitions": "many"}, process=process).start()
     threads, descriptors = resources()
     assert set(threads) <= set(before[0])
     assert set(descriptors) <= set(before[1])
@@ -156,7 +173,7 @@ def test_hundred_starts_leak_no_threads_or_descriptors() -> None:
 
 def test_advance_runs_timers_in_order_before_it_returns() -> None:
     with Broker() as broker:
-        loop = broker._embedded.running.loop
+        loop = running(broker).loop
         seen: list[tuple[str, int]] = []
         began_ms = loop.monotonic_ms()
 
@@ -183,7 +200,7 @@ def test_advance_runs_timers_in_order_before_it_returns() -> None:
 def test_advancing_a_week_applies_retention_in_few_turns() -> None:
     day_ms = 24 * 60 * MINUTE_MS
     with Broker() as broker:
-        loop = broker._embedded.running.loop
+        loop = running(broker).loop
         broker.create_topic("a-day", config={"retention.ms": day_ms})
         broker.create_topic("a-week", config={"retention.ms": 7 * day_ms - MINUTE_MS})
         broker.create_topic("longer", config={"retention.ms": 8 * day_ms})
@@ -221,6 +238,7 @@ def test_importing_kwire_testing_does_not_import_the_broker() -> None:
         "kwire.testing.embedded_broker",
         "kwire.testing.embedded_kafka",
         "kwire.testing.faults",
+        "kwire.testing.green_threads",
         "kwire.testing.kafka",
         "kwire.testing.recorder",
         "kwire.testing.reservations",
@@ -242,23 +260,23 @@ def test_embedded_broker_does_not_import_unused_modules() -> None:
     assert {"kwire.client", "kwire.coordinator.groups.state_machine"}.isdisjoint(output.split())
 
 
-def test_second_broker_cannot_use_a_locked_directory(tmp_path: Path) -> None:
+def test_second_broker_cannot_use_a_locked_directory(tmp_path: Path, process: Process) -> None:
     program = (
         f"import fcntl; fcntl.lockf(open({str(tmp_path / '.lock')!r}, 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     )
-    with Broker(log_dir=tmp_path):
+    with Broker(log_dir=tmp_path, process=process):
         with pytest.raises(StorageError, match="in use"):
-            Broker(log_dir=tmp_path).start()
+            Broker(log_dir=tmp_path, process=process).start()
         other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert "BlockingIOError" in other.stderr, (
             "the failed start has released the lock of the running broker"
         )
-    with Broker(log_dir=tmp_path):
+    with Broker(log_dir=tmp_path, process=process):
         pass
 
 
-def test_records_have_the_timestamp_of_the_advanced_clock() -> None:
-    with Broker({"log.retention.check.interval.ms": MINUTE_MS}) as broker:
+def test_records_have_the_timestamp_of_the_advanced_clock(process: Process) -> None:
+    with Broker({"log.retention.check.interval.ms": MINUTE_MS}, process=process) as broker:
         broker.create_topic("kept", config={"retention.ms": 10 * MINUTE_MS})
         broker.create_topic(
             "compacted",
@@ -277,31 +295,37 @@ def test_records_have_the_timestamp_of_the_advanced_clock() -> None:
 
 @pytest.mark.parametrize(("delay_ms", "error"), [(-1, ValueError), (1.5, TypeError), ("x", TypeError)])
 def test_invalid_delay_is_refused_and_the_broker_still_advances(
-    delay_ms: Any, error: type[Exception]
+    delay_ms: Any, error: type[Exception], process: Process
 ) -> None:
-    with Broker() as broker:
+    with Broker(process=process) as broker:
         with pytest.raises(error):
             broker.advance(delay_ms)
         broker.advance(MINUTE_MS)
 
 
-def test_broker_still_advances_after_an_interrupted_advance(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupted(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            raise KeyboardInterrupt
+def test_broker_still_advances_after_an_interrupted_advance(process: Process) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
 
-    with Broker() as broker:
-        with monkeypatch.context() as patch:
-            # Not threading.Event itself: workers of the broker may wait for an Event at the same time.
-            patch.setattr("kwire.testing.embedded_broker.threading", SimpleNamespace(Event=Interrupted))
+    def advance_a_millennium() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.005)
+        broker.advance(1000 * 365 * 24 * 60 * MINUTE_MS)  # takes 80 ms
+
+    with Broker(process=process) as broker:
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
             with pytest.raises(KeyboardInterrupt):
-                broker.advance(1000 * 365 * 24 * 60 * MINUTE_MS)
+                advance_a_millennium()
+        finally:
+            signal.signal(signal.SIGALRM, before)
         broker.advance(MINUTE_MS)
 
 
 FORKING_PROGRAM = """\
 import os, sys
 from kwire.testing import Broker
+from kwire.testing.broker import Process
+from kwire.testing.embedded_broker import EmbeddedBroker
 
 with Broker() as broker:
     broker.produce("orders", "before")
@@ -322,6 +346,7 @@ assert not os.path.exists(directory)
 """
 
 
-def test_forked_processes_use_the_broker_and_do_not_remove_its_data() -> None:
-    ran = subprocess.run([sys.executable, "-c", FORKING_PROGRAM], capture_output=True, text=True, timeout=60)
+def test_forked_processes_use_the_broker_and_do_not_remove_its_data(process: Process) -> None:
+    program = [sys.executable, "-c", FORKING_PROGRAM, process]
+    ran = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
     assert (ran.stdout, ran.stderr) == ("[7, 7, 7]\n41\n", "")

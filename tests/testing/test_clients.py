@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kwire.testing import Broker, TopicPartition
+from kwire.testing.broker import Process
 from kwire.testing.history import History
 
 # Each test imports its clients: importing kafka-python calls deprecated functions of Python.
@@ -25,8 +26,8 @@ CONFLUENT: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(FEW) as broker:
+def broker(process: Process) -> Iterator[Broker]:
+    with Broker(FEW, process=process) as broker:
         yield broker
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kwire.broker.config import ConfigError
+from kwire.testing.broker import Process
 from kwire.testing.containers import KafkaContainer
 from kwire.wire.messages.metadata import MetadataRequest
 from tests.testing.peer import Peer
@@ -31,9 +32,10 @@ def test_client_connects_to_the_bootstrap_server() -> None:
     assert kafka.status == "not_started"
 
 
-def test_container_uses_settings_and_cluster_id_but_not_paths_and_listeners() -> None:
+def test_container_uses_settings_and_cluster_id_but_not_paths_and_listeners(process: Process) -> None:
     cluster_id = "MkU3OEVBNTcwNTJENDM2Qg"
-    kafka = KafkaContainer("apache/kafka:4.3.1", port=9092, env={"KAFKA_NUM_PARTITIONS": "2"})
+    environment = {"KAFKA_NUM_PARTITIONS": "2"}
+    kafka = KafkaContainer("apache/kafka:4.3.1", port=9092, env=environment, process=process)
     kafka.with_env("KAFKA_LISTENERS", "PLAINTEXT://0.0.0.0:9092,CONTROLLER://0.0.0.0:9094")
     kafka.with_env("KAFKA_LOG_DIRS", "/nowhere/kafka").with_envs(CLUSTER_ID="other").with_env("X", 1)
     kafka.with_cluster_id(cluster_id).with_name("kafka").with_exposed_ports(9092).with_kwargs(hostname="h")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kwire.testing import Broker, Faults, Recorder
+from kwire.testing.broker import Process
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.metadata import MetadataRequest
@@ -16,8 +17,8 @@ from tests.testing.peer import Peer, produce_request
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Broker]:
-    with Broker({"log.retention.hours": -1}) as broker:
+def shared(process: Process) -> Iterator[Broker]:
+    with Broker({"log.retention.hours": -1}, process=process) as broker:
         yield broker
 
 
@@ -128,9 +129,9 @@ def test_lost_or_truncated_response_does_not_undo_the_request(broker: Broker, tr
     assert "then the connection was closed" in str(broker.requests)
 
 
-def test_ignored_request_gets_no_response_and_does_not_delay_stop() -> None:
+def test_ignored_request_gets_no_response_and_does_not_delay_stop(process: Process) -> None:
     began = time.monotonic()
-    with Broker() as broker:
+    with Broker(process=process) as broker:
         topic = broker.new_topic()
         broker.faults.ignore("Produce")
         peer = Peer(broker)

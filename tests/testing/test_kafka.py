@@ -12,15 +12,24 @@ import pytest
 
 from kwire.client.consumer import Consumer
 from kwire.testing import Broker, Kafka, wait_until
+from kwire.testing.broker import Process
 from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import FetchResponse
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker({"offsets.topic.num.partitions": 1, "log.retention.hours": -1}) as broker:
+def broker(process: Process) -> Iterator[Broker]:
+    config = {"offsets.topic.num.partitions": 1, "log.retention.hours": -1}
+    with Broker(config, process=process) as broker:
         yield broker
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Kafka]:
+    """Return a client whose internals a test can replace. Those of `Broker` may be in the child process."""
+    with Kafka(broker.bootstrap_servers) as kafka:
+        yield kafka
 
 
 def test_kafka_connects_to_any_cluster_by_its_address(broker: Broker) -> None:
@@ -57,10 +66,10 @@ def test_records_are_read_from_a_partition_and_offset(broker: Broker) -> None:
 
 
 def test_records_fetches_again_while_the_high_watermark_is_behind(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    client: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, original_fetch = broker.new_topic(), Consumer._fetch
-    broker.produce(topic, "a", "b")
+    topic, original_fetch = client.new_topic(), Consumer._fetch
+    client.produce(topic, "a", "b")
     stale_responses = iter(range(2))
 
     def fetch(
@@ -73,13 +82,13 @@ def test_records_fetches_again_while_the_high_watermark_is_behind(
         return response
 
     monkeypatch.setattr(Consumer, "_fetch", fetch)
-    assert [one.value for one in broker.records(topic)] == [b"a", b"b"]
+    assert [one.value for one in client.records(topic)] == [b"a", b"b"]
 
 
-def test_records_does_not_wait_for_a_compacted_tail(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_does_not_wait_for_a_compacted_tail(client: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compaction can remove every record before the log end offset."""
-    topic, original_fetch = broker.new_topic(), Consumer._fetch
-    broker.produce(topic, "a", "b")
+    topic, original_fetch = client.new_topic(), Consumer._fetch
+    client.produce(topic, "a", "b")
 
     def fetch(
         self: Consumer, leader: int, led: Sequence[tuple[str, int]], wait_seconds: float
@@ -89,7 +98,7 @@ def test_records_does_not_wait_for_a_compacted_tail(broker: Broker, monkeypatch:
         return response
 
     monkeypatch.setattr(Consumer, "_fetch", fetch)
-    assert broker.records(topic) == []
+    assert client.records(topic) == []
 
 
 def test_wrong_number_of_records_raises_with_the_records(broker: Broker) -> None:
@@ -140,8 +149,8 @@ def test_invalid_or_unused_address_raises() -> None:
         Kafka("127.0.0.1:1", timeout_s=0.05).topics()
 
 
-def test_restarted_broker_is_reached_at_its_new_address() -> None:
-    broker = Broker()
+def test_restarted_broker_is_reached_at_its_new_address(process: Process) -> None:
+    broker = Broker(process=process)
     for _ in range(2):
         with broker:
             assert broker.topics() == []

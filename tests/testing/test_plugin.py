@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kwire.testing.broker import Process
+
 pytest_plugins = ["pytester"]
 
 PLUGIN = ("-p", "kwire.testing.plugin", "-p", "no:cacheprovider")
@@ -19,17 +21,19 @@ def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
-def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
+def run(
+    pytester: pytest.Pytester, source: str, *options: str, process: Process = "thread"
+) -> pytest.RunResult:
     """Run a suite of one module in a separate process: in this one, modules would be imported twice."""
     pytester.makepyfile(source)
-    return pytester.runpytest_subprocess(*PLUGIN, *options)
+    return pytester.runpytest_subprocess(*PLUGIN, "-o", f"kwire_process={process}", *options)
 
 
 def kept_directories(base: Path) -> list[str]:
     return sorted(path.name for path in base.glob("kwire*") if not path.is_symlink())
 
 
-def test_fixtures_need_no_import_and_give_fresh_names(pytester: pytest.Pytester) -> None:
+def test_fixtures_need_no_import_and_give_fresh_names(pytester: pytest.Pytester, process: Process) -> None:
     result = run(
         pytester,
         """
@@ -52,6 +56,7 @@ def test_fixtures_need_no_import_and_give_fresh_names(pytester: pytest.Pytester)
             assert len(set(addresses)) == 1
             assert len(set(topics)) == len(set(groups)) == 2
         """,
+        process=process,
     )
     result.assert_outcomes(passed=4)
 
@@ -72,7 +77,7 @@ def test_kwire_modules_are_excluded_from_assertion_rewriting(pytester: pytest.Py
     result.assert_outcomes(passed=1)
 
 
-def test_marks_accept_users(pytester: pytest.Pytester) -> None:
+def test_marks_accept_users(pytester: pytest.Pytester, process: Process) -> None:
     result = run(
         pytester,
         """
@@ -90,6 +95,7 @@ def test_marks_accept_users(pytester: pytest.Pytester) -> None:
             assert kwire_cluster.client_config().username == "alice"
             kwire_cluster.produce(kwire_topic, "one")
         """,
+        process=process,
     )
     result.assert_outcomes(passed=2)
     result = run(
@@ -101,11 +107,12 @@ def test_marks_accept_users(pytester: pytest.Pytester) -> None:
         def test_broker(kwire_broker):
             pass
         """,
+        process=process,
     )
     result.stdout.fnmatch_lines(["*does not accept users=*alice*: write kwire_broker(*users=*"])
 
 
-def test_config_comes_from_the_fixture_and_the_mark(pytester: pytest.Pytester) -> None:
+def test_config_comes_from_the_fixture_and_the_mark(pytester: pytest.Pytester, process: Process) -> None:
     result = run(
         pytester,
         """
@@ -127,6 +134,7 @@ def test_config_comes_from_the_fixture_and_the_mark(pytester: pytest.Pytester) -
             assert partitions(kwire_broker) == 2
         """,
         "--strict-markers",
+        process=process,
     )
     result.assert_outcomes(passed=2)
 
@@ -160,7 +168,7 @@ def test_mark_without_effect_is_refused_once(
     assert "plugin.py" not in result.stdout.str()
 
 
-def test_module_mark_applies_to_tests_with_its_fixture(pytester: pytest.Pytester) -> None:
+def test_module_mark_applies_to_tests_with_its_fixture(pytester: pytest.Pytester, process: Process) -> None:
     result = run(
         pytester,
         """
@@ -175,11 +183,12 @@ def test_module_mark_applies_to_tests_with_its_fixture(pytester: pytest.Pytester
             kwire_broker.produce("made", "x")
             assert len(kwire_broker.end_offsets("made")) == 3
         """,
+        process=process,
     )
     result.assert_outcomes(passed=2)
 
 
-def test_faults_of_the_shared_broker_end_with_the_test(pytester: pytest.Pytester) -> None:
+def test_faults_of_the_shared_broker_end_with_the_test(pytester: pytest.Pytester, process: Process) -> None:
     result = run(
         pytester,
         """
@@ -198,11 +207,66 @@ def test_faults_of_the_shared_broker_end_with_the_test(pytester: pytest.Pytester
             kwire.produce(kwire_topic, "y")
             assert len(kwire.topics()) == 2
         """,
+        process=process,
     )
     result.assert_outcomes(passed=3)
 
 
-def test_failure_report_has_the_log_and_keeps_the_data(pytester: pytest.Pytester) -> None:
+def test_dead_child_process_fails_one_test(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import os, signal
+        from kwire.testing.child_process import CHILD_PROCESSES
+
+        def kill():
+            os.kill(CHILD_PROCESSES.get().pid, signal.SIGKILL)
+
+        def test_kills_it(kwire):
+            kill()
+
+        def test_uses_the_next_one(kwire, kwire_broker, kwire_topic):
+            kwire_broker.produce(kwire_topic, "x")
+            assert len(kwire_broker.records(kwire_topic)) == 1
+            assert kwire.topics() == []
+
+        def test_meets_the_death(kwire, kwire_topic):
+            kill()
+            kwire.produce(kwire_topic, "x")
+
+        def test_last(kwire, kwire_topic):
+            kwire.produce(kwire_topic, "x")
+        """,
+        process="child",
+    )
+    result.assert_outcomes(passed=3, failed=1, errors=1)
+    result.stdout.fnmatch_lines(["E *ChildDied: the child process * was ended by signal 9*"] * 2)
+    assert "INTERNALERROR" not in result.stdout.str()
+
+
+def test_mark_sets_the_process_of_a_broker(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import socket
+        import pytest
+        from unittest.mock import patch
+
+        @pytest.mark.kwire_broker(process="child")
+        def test_it(kwire_broker):
+            with patch("socket.socket", side_effect=OSError):
+                kwire_broker.produce("orders", "x")
+        """,
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_invalid_process_is_refused(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_subprocess(*PLUGIN, "-o", "kwire_process=container")
+    result.stderr.fnmatch_lines(["*kwire_process = container: set thread or child*"])
+
+
+def test_failure_report_has_the_log_and_keeps_the_data(pytester: pytest.Pytester, process: Process) -> None:
     base = pytester.path / "base"
     result = run(
         pytester,
@@ -224,6 +288,7 @@ def test_failure_report_has_the_log_and_keeps_the_data(pytester: pytest.Pytester
             assert kwire_broker.records("remembered", count=1, timeout_s=0)
         """,
         f"--basetemp={base}",
+        process=process,
     )
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
@@ -273,14 +338,19 @@ def test_cluster_has_the_size_of_its_mark_and_reports_per_broker(pytester: pytes
     )
 
 
-def test_data_of_passed_tests_is_removed(pytester: pytest.Pytester) -> None:
+def test_data_of_passed_tests_is_removed(pytester: pytest.Pytester, process: Process) -> None:
     base = pytester.path / "base"
-    result = run(pytester, "def test_it(kwire, kwire_broker): kwire_broker.new_topic()", f"--basetemp={base}")
+    result = run(
+        pytester,
+        "def test_it(kwire, kwire_broker): kwire_broker.new_topic()",
+        f"--basetemp={base}",
+        process=process,
+    )
     result.assert_outcomes(passed=1)
     assert kept_directories(base) == []
 
 
-def test_each_xdist_worker_has_its_own_broker(pytester: pytest.Pytester) -> None:
+def test_each_xdist_worker_has_its_own_broker(pytester: pytest.Pytester, process: Process) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -291,7 +361,7 @@ def test_each_xdist_worker_has_its_own_broker(pytester: pytest.Pytester) -> None
             assert len(kwire.records(kwire_topic)) == 1
         """
     )
-    result = pytester.runpytest_subprocess(*PLUGIN, "-p", "xdist", "-n2")
+    result = pytester.runpytest_subprocess(*PLUGIN, "-p", "xdist", "-n2", "-o", f"kwire_process={process}")
     result.assert_outcomes(passed=2)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kwire.testing import Broker, Recorder, TopicPartition
+from kwire.testing.broker import Process
 from kwire.testing.exchange import Exchange
 from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES
 from kwire.wire.api_keys import ApiKey
@@ -20,8 +21,8 @@ from tests.testing.peer import Peer, produce_request
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Broker]:
-    with Broker() as broker:
+def shared(process: Process) -> Iterator[Broker]:
+    with Broker(process=process) as broker:
         yield broker
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from kwire.client.errors import SecurityMismatch
 from kwire.testing import Broker, ClientConfig, Kafka
+from kwire.testing.broker import Process
 from kwire.testing.cluster import Cluster
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.mechanisms import MECHANISMS
@@ -23,8 +24,8 @@ HOUR_MS = 60 * MINUTE_MS
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Broker]:
-    with Broker({"offsets.topic.num.partitions": 1}, users=USERS) as broker:
+def shared(process: Process) -> Iterator[Broker]:
+    with Broker({"offsets.topic.num.partitions": 1}, users=USERS, process=process) as broker:
         yield broker
 
 
@@ -103,8 +104,8 @@ def test_injected_authentication_failure_is_retried_by_the_client(broker: Broker
     assert fault.hits == 1, "the client has retried"
 
 
-def test_delegation_token_expires() -> None:
-    with Broker(users=USERS) as broker:
+def test_delegation_token_expires(process: Process) -> None:
+    with Broker(users=USERS, process=process) as broker:
         topic = broker.new_topic()
         login = broker.create_token(max_lifetime_ms=MINUTE_MS)
         with as_client(login) as kafka:
@@ -122,10 +123,11 @@ def test_delegation_token_expires() -> None:
         assert values(broker, topic, 1) == [b"in time"]
 
 
-def test_client_reauthenticates_after_max_reauth_ms() -> None:
+def test_client_reauthenticates_after_max_reauth_ms(process: Process) -> None:
     from confluent_kafka import Producer
 
-    with Broker({"connections.max.reauth.ms": MINUTE_MS}, users=USERS) as broker:
+    config = {"connections.max.reauth.ms": MINUTE_MS}
+    with Broker(config, users=USERS, process=process) as broker:
         producer = Producer({**broker.client_config().confluent, "enable.idempotence": True})
 
         def produce() -> int:
@@ -140,14 +142,14 @@ def test_client_reauthenticates_after_max_reauth_ms() -> None:
         assert len(values(broker, "orders", 3)) == 3
 
 
-def test_users_survive_a_crash_and_accept_new_passwords(tmp_path: Path) -> None:
-    with Broker(users=USERS, log_dir=tmp_path) as broker:
+def test_users_survive_a_crash_and_accept_new_passwords(tmp_path: Path, process: Process) -> None:
+    with Broker(users=USERS, log_dir=tmp_path, process=process) as broker:
         broker.produce("orders", "one")
         broker.crash()
         broker.start()
         with as_client(broker.client_config("alice", "SCRAM-SHA-256")) as kafka:
             kafka.produce("orders", "two")
-    with Broker(users={"alice": "changed"}, log_dir=tmp_path) as broker:
+    with Broker(users={"alice": "changed"}, log_dir=tmp_path, process=process) as broker:
         login = broker.client_config("alice", "SCRAM-SHA-256")
         with as_client(login) as kafka:
             assert values(kafka, "orders", 2) == [b"one", b"two"]

@@ -1,0 +1,272 @@
+"""The child process that runs brokers for the tests of this process, and the calls into it.
+
+A test may freeze time, fake the file system, replace `open` or sockets, or run under gevent. All of this
+affects a broker in a thread of this process, but not a broker in a child process. The calls into the child
+process still run beside these doubles. Therefore:
+
+- The child process is a new interpreter, started by `posix_spawn`. A fork would inherit the doubles.
+- This module uses the C modules `posix` and `_socket`. Doubles replace attributes of `os`, `socket`,
+  `subprocess`, `select` and `time`, and references to them in other modules. They do not find the functions
+  in `_System`, because they do not search objects.
+- A call writes to a socket and reads the result in the calling thread. Under gevent, a second thread would
+  be a green thread, and would wait for the first one.
+- Under gevent or eventlet, a waiting call sleeps with their function, so that other green threads run.
+
+The process has a control socket to its child. To open a connection, it sends one end of a new pair of sockets
+through the control socket. Calls of several threads, and calls in forked processes, each use a connection of
+their own. The child process ends when the control socket is closed or the parent process has ended.
+
+The standard output and error of the child process, and its warnings, go to an anonymous file. If the child
+process dies, the error of the next call has the last lines of this file.
+"""
+
+from __future__ import annotations
+
+import _socket
+import _thread
+import array
+import atexit
+import logging
+import os
+import posix
+import sys
+import threading
+from collections import deque
+from typing import Any
+
+from kwire.host.loggers import ROOT, known_loggers
+from kwire.testing.child_frames import Call, Result, encode, join_error, receive
+from kwire.testing.green_threads import green_sleep
+
+CHILD_ITSELF = 0
+"""The handle of the child process in calls."""
+PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); import kwire; del sys.path[0]; "
+    "from kwire.testing.child_server import main; main(int(sys.argv[2]), sys.argv[3:])"
+)
+"""The program of the child process. It uses the same package `kwire` as this process."""
+GREEN_SLEEP_SECONDS = 0.001
+SHOWN_LINES = 10
+SHOWN_BYTES = 4000
+END_TIMEOUT_SECONDS = 10
+
+
+class ChildDied(RuntimeError):
+    """The child process has ended, with all brokers in it."""
+
+
+class _System:
+    """The functions of the operating system, out of reach for doubles."""
+
+    def __init__(self) -> None:
+        self.close = posix.close
+        self.fstat = posix.fstat
+        self.getcwd = posix.getcwd
+        self.getpid = posix.getpid
+        self.memfd_create = posix.memfd_create
+        self.pread = posix.pread
+        self.spawn = posix.posix_spawn
+        self.waitpid = posix.waitpid
+        self.waitstatus_to_exitcode = posix.waitstatus_to_exitcode
+        self.socketpair = _socket.socketpair
+        self.start_new_thread = _thread.start_new_thread
+
+
+SYSTEM = _System()
+
+
+class ChildProcess:
+    """A child process. Calls can be made from any thread, and from forked processes."""
+
+    def __init__(self) -> None:
+        """Start the process, without waiting for it. The first call waits until it is ready."""
+        if not sys.executable:
+            raise RuntimeError("sys.executable is empty: a child process needs the path of the interpreter")
+        self._log_fd = SYSTEM.memfd_create("kwire child process")
+        self._control, theirs = SYSTEM.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        self._owner = SYSTEM.getpid()
+        root = __file__.rsplit("/", 3)[0]
+        argv = [sys.executable, "-P", "-c", PROGRAM, root, str(self._owner), *filter(None, sys.path)]
+        self.pid = SYSTEM.spawn(
+            sys.executable,
+            argv,
+            dict(os.environ),
+            file_actions=[
+                (posix.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                (posix.POSIX_SPAWN_DUP2, self._log_fd, 1),
+                (posix.POSIX_SPAWN_DUP2, self._log_fd, 2),
+            ],
+            setpgroup=0,  # Ctrl-C in a terminal is for the test, which then stops its brokers
+        )
+        theirs.close()
+        self._idle: dict[int, list[_socket.socket]] = {}
+        """Idle connections by process: forked processes must not share connections."""
+        self._death = ""
+        """The error of all further calls. Empty while the process is alive."""
+        self._lock = threading.Lock()
+        self.released: deque[int] = deque()
+        """Handles to release with the next call."""
+        atexit.register(self.end)
+        self._start_log_thread()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether no call has found the process dead."""
+        return not self._death
+
+    def call(self, handle: int, method: str, *args: Any) -> Any:
+        """Call a method of an object in the child process, and return its result or raise its error.
+
+        Raises ChildDied if the process has ended.
+        """
+        __tracebackhide__ = True
+        if self._death:
+            raise ChildDied(self._death)
+        is_owner = SYSTEM.getpid() == self._owner
+        released = [self.released.popleft() for _ in range(len(self.released))] if is_owner else []
+        frame = encode(Call(handle, method, args, _wanted_log_level() if is_owner else None, released))
+        connection = None
+        try:
+            connection = self._connect()
+            connection.sendall(frame, _socket.MSG_NOSIGNAL)
+            result: Result = receive(_reader(connection))
+        except BaseException as error:
+            if connection is not None:  # after an interrupt, its result must not become that of another call
+                connection.close()
+            if isinstance(error, EOFError | BrokenPipeError | ConnectionResetError):
+                self._record_death()
+                raise ChildDied(self._death) from None
+            raise
+        self._idle[SYSTEM.getpid()].append(connection)
+        _log(result.log_records)
+        if result.error is not None:
+            raise join_error(result.error)
+        return result.value
+
+    def end(self) -> None:
+        """End the process, and wait until its temporary directories are removed. Forks do nothing."""
+        if SYSTEM.getpid() != self._owner or self._death:
+            return
+        self._death = "the child process of kwire.testing has ended"
+        atexit.unregister(self.end)
+        self._control.shutdown(_socket.SHUT_WR)
+        self._control.settimeout(END_TIMEOUT_SECONDS)
+        try:
+            self._control.recv(1)  # returns when the child process has closed its end
+            SYSTEM.waitpid(self.pid, 0)
+        except OSError:  # it has not ended in time, or was reaped by someone else
+            pass
+        self._close()
+
+    def _connect(self) -> _socket.socket:
+        pid = SYSTEM.getpid()
+        idle = self._idle.get(pid)
+        if idle is None:
+            for inherited in self._idle.values():
+                while inherited:
+                    inherited.pop().close()
+            idle = self._idle.setdefault(pid, [])
+        if idle:
+            try:
+                return idle.pop()
+            except IndexError:  # another thread was faster
+                pass
+        ours, theirs = SYSTEM.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        descriptor = array.array("i", [theirs.fileno()])
+        try:
+            self._control.sendmsg(
+                [b"c"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptor)], _socket.MSG_NOSIGNAL
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours
+
+    def _record_death(self) -> None:
+        with self._lock:
+            if self._death:
+                return
+            try:
+                code = SYSTEM.waitstatus_to_exitcode(SYSTEM.waitpid(self.pid, 0)[1])
+                how = f"ended with exit status {code}" if code >= 0 else f"was ended by signal {-code}"
+            except ChildProcessError:  # another part of the test has reaped it, or this is a fork
+                how = "has ended"
+            lines = self._last_lines()
+            logged = "; its last log lines:\n  " + "\n  ".join(lines) if lines else ""
+            self._death = f"the child process {self.pid} of kwire.testing {how}{logged}"
+            atexit.unregister(self.end)
+            self._close()
+
+    def _last_lines(self) -> list[str]:
+        size = SYSTEM.fstat(self._log_fd).st_size
+        data = SYSTEM.pread(self._log_fd, SHOWN_BYTES, max(0, size - SHOWN_BYTES))
+        return data.decode(errors="replace").splitlines()[-SHOWN_LINES:]
+
+    def _close(self) -> None:
+        self._control.close()
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
+        SYSTEM.close(self._log_fd)
+
+    # --- the log
+
+    def _start_log_thread(self) -> None:
+        if green_sleep() is None:
+            SYSTEM.start_new_thread(self._forward_log, ())
+
+    def _forward_log(self) -> None:
+        """Log what the child process logs between calls, in a thread of this process."""
+        while green_sleep() is None:
+            try:
+                self.call(CHILD_ITSELF, "wait_for_log")
+            except ChildDied:
+                return
+
+
+class ChildProcesses:
+    """The child process of this process. A dead one is replaced."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._current: ChildProcess | None = None
+
+    def get(self) -> ChildProcess:
+        """Return the running child process, and start it if there is none."""
+        with self._lock:
+            if self._current is None or not self._current.is_alive:
+                self._current = ChildProcess()
+            return self._current
+
+
+CHILD_PROCESSES = ChildProcesses()
+"""One child process for all brokers of this process, because its start takes as long as a hundred brokers."""
+
+
+def _reader(connection: _socket.socket) -> Any:
+    sleep = green_sleep()
+    if sleep is None:
+        return connection.recv
+
+    def read(size: int) -> bytes:
+        while True:
+            try:
+                return connection.recv(size, _socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                sleep(GREEN_SLEEP_SECONDS)
+
+    return read
+
+
+def _wanted_log_level() -> int:
+    return min(logger.getEffectiveLevel() for name, logger in known_loggers().items() if name != ROOT)
+
+
+def _log(records: list[dict[str, Any]]) -> None:
+    for state in records:
+        record = logging.makeLogRecord(state)
+        logger = logging.getLogger(record.name)
+        if logger.isEnabledFor(record.levelno):
+            logger.handle(record)

@@ -1,0 +1,323 @@
+"""The program of the child process: it runs brokers, and executes the calls of its parent process.
+
+Each connection has a thread, which executes one call after another. The process ends when its parent process
+has ended or has closed the control socket.
+"""
+
+from __future__ import annotations
+
+import array
+import logging
+import os
+import pickle
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import count as counting
+from typing import Any, Final
+
+# Everything that a broker and its client need, so that the first start is as fast as later ones.
+import kwire.broker.config
+import kwire.broker.net.running_node
+import kwire.testing.blocking_client
+import kwire.testing.embedded_disk
+import kwire.testing.interceptor
+from kwire.broker.net.open_file_limit import raise_open_file_limit
+from kwire.testing.child_frames import Call, Result, encode, receive, split_error
+from kwire.testing.child_recorder import RecorderChanges, RecorderFeed
+from kwire.testing.embedded_broker import EmbeddedBroker
+from kwire.testing.faults import Fault
+from kwire.testing.kafka import Kafka
+
+MAX_LOG_RECORDS: Final = 10_000
+"""The maximum number of log records that wait for the parent process. The oldest are dropped."""
+MAX_LOG_FILE_BYTES: Final = 1 << 20
+LOG_WAIT_SECONDS: Final = 0.5
+"""The longest wait for log records, after which the parent process may set another level."""
+END_TIMEOUT_SECONDS: Final = 5
+LOG_FD: Final = 2
+
+
+def main(parent_pid: int, path: list[str]) -> None:
+    """Serve calls until the parent process `parent_pid` has ended. `path` is its `sys.path`."""
+    sys.path += [one for one in path if one not in sys.path]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise_open_file_limit()
+    server = ChildServer()
+    threading.excepthook = server.log_thread_error
+    _wait_for_connections(parent_pid, server)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(END_TIMEOUT_SECONDS)  # a broker that does not end must not keep the process alive
+    server.end()
+
+
+def _wait_for_connections(parent_pid: int, server: ChildServer) -> None:
+    control = socket.socket(fileno=os.dup(0))
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    try:
+        # Forked processes may keep the control socket open after the end of the parent process.
+        parent = os.pidfd_open(parent_pid)
+        poll.register(parent, select.POLLIN)
+    except (AttributeError, OSError):
+        parent = -1  # an old kernel, or the parent process has ended
+    while os.getppid() == parent_pid:
+        ready = [fd for fd, _ in poll.poll()]
+        if control.fileno() not in ready:
+            return
+        descriptors = array.array("i")
+        data, ancillary, _, _ = control.recvmsg(1, socket.CMSG_LEN(descriptors.itemsize))
+        if not data:
+            return
+        for _, _, packed in ancillary:
+            descriptors.frombytes(packed)
+        for descriptor in descriptors:
+            connection = Connection(socket.socket(fileno=descriptor), server)
+            threading.Thread(target=connection.serve, name="kwire child call", daemon=True).start()
+
+
+class ConnectionClosed(Exception):
+    """The connection of a call was closed, because the test was interrupted."""
+
+
+class Connection:
+    """A connection of the parent process or of one of its forks."""
+
+    def __init__(self, sock: socket.socket, server: ChildServer) -> None:
+        self._sock, self._server = sock, server
+
+    def serve(self) -> None:
+        """Execute calls until the connection is closed."""
+        with self._sock:
+            try:
+                while True:
+                    self._sock.sendall(self._execute(receive(self._sock.recv)))
+            except (EOFError, OSError):
+                pass
+
+    def check_open(self) -> None:
+        """Raise ConnectionClosed if the caller no longer waits for the result."""
+        try:
+            is_closed = not self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            is_closed = True
+        if is_closed:
+            raise ConnectionClosed
+
+    def _execute(self, call: Call) -> bytes:
+        takes_log = call.log_level is not None
+        if call.log_level is not None:
+            self._server.set_log_level(call.log_level)
+        value = error = None
+        try:
+            value = self._server.execute(call, self)
+        except BaseException as raised:
+            error = raised
+        records = self._server.log.take() if takes_log else []
+        parts = None if error is None else split_error(error)
+        try:
+            return encode(Result(value, parts, records))
+        except (pickle.PicklingError, TypeError, AttributeError) as failure:
+            text = f"{type(error).__name__}: {error}" if error is not None else f"cannot be sent: {failure}"
+            return encode(Result(None, split_error(RuntimeError(text)), records))
+
+
+class ForwardedLog(logging.Handler):
+    """Log records that wait for the parent process. Warnings are also written to the standard error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records: deque[dict[str, Any]] = deque(maxlen=MAX_LOG_RECORDS)
+        self._arrived = threading.Event()
+        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record, in a form that can be sent."""
+        text = self.format(record)  # also sets exc_text
+        state = {**record.__dict__, "msg": record.getMessage(), "args": None, "exc_info": None}
+        self._records.append(state)
+        self._arrived.set()
+        if record.levelno >= logging.WARNING:
+            if os.fstat(LOG_FD).st_size > MAX_LOG_FILE_BYTES:
+                os.ftruncate(LOG_FD, 0)
+                os.lseek(LOG_FD, 0, os.SEEK_SET)
+            os.write(LOG_FD, f"{text}\n".encode(errors="replace"))
+
+    def wait(self) -> None:
+        """Wait for a record, for `LOG_WAIT_SECONDS` at most."""
+        self._arrived.wait(LOG_WAIT_SECONDS)
+
+    def take(self) -> list[dict[str, Any]]:
+        """Remove and return all records."""
+        self._arrived.clear()
+        return [self._records.popleft() for _ in range(len(self._records))]
+
+
+class ChildServer:
+    """The objects of this process that can be called."""
+
+    def __init__(self) -> None:
+        self.log = ForwardedLog()
+        self._logger = logging.getLogger("kwire")
+        logging.getLogger().addHandler(self.log)
+        self._brokers: dict[int, ServedBroker] = {}
+        self._last_handle = 0
+
+    def set_log_level(self, level: int) -> None:
+        """Set the level of all loggers of kwire."""
+        if self._logger.level != level:
+            self._logger.setLevel(level)
+
+    def execute(self, call: Call, caller: Connection) -> Any:
+        """Execute a call of this object (handle 0) or of a broker, or read an attribute."""
+        for handle in call.released:
+            self._brokers.pop(handle, None)
+        if not call.handle:
+            return getattr(self, call.method)(*call.args)
+        return self._brokers[call.handle].execute(caller, call.method, call.args)
+
+    def new_broker(self, settings: dict[str, Any]) -> int:
+        """Create a broker from the arguments of `EmbeddedBroker`, and return its handle."""
+        self._last_handle += 1
+        self._brokers[self._last_handle] = ServedBroker(EmbeddedBroker(**settings))
+        return self._last_handle
+
+    def make_directory(self, base: str, prefix: str) -> str:
+        """Create a directory below `base` with the first unused number after its prefix."""
+        os.makedirs(base, mode=0o700, exist_ok=True)
+        for number in counting():
+            path = os.path.join(base, f"{prefix}{number}")
+            with suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+                return path
+        raise AssertionError
+
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory with everything in it."""
+        shutil.rmtree(path, ignore_errors=True)
+
+    def wait_for_log(self) -> None:
+        """Wait for log records, which the result of each call contains."""
+        self.log.wait()
+
+    def log_thread_error(self, args: threading.ExceptHookArgs) -> None:
+        """Log the error of a thread."""
+        assert args.exc_value is not None
+        error = (args.exc_type, args.exc_value, args.exc_traceback)
+        self._logger.error("A thread of the child process has failed", exc_info=error)
+
+    def end(self) -> None:
+        """Kill all brokers. The end of the interpreter then removes temporary directories."""
+        for broker in self._brokers.values():
+            broker.embedded.crash()
+
+
+class ServedBroker:
+    """A broker, and its clients."""
+
+    def __init__(self, embedded: EmbeddedBroker) -> None:
+        self.embedded = embedded
+        self._faults: list[Fault] = []
+        self._feed = RecorderFeed(embedded.requests)
+        self._clients: dict[frozenset[tuple[str, str]], ServedClient] = {}
+
+    def execute(self, caller: Connection, method: str, args: tuple[Any, ...]) -> Any:
+        """Call a method of this object or of the embedded broker, or return an attribute."""
+        if method == "advance":
+            args = (*args, caller.check_open)
+        elif method == "call_client":
+            args = (caller, *args)
+        found = getattr(self, method, None) or getattr(self.embedded, method)
+        return found(*args) if callable(found) else found
+
+    def call_client(
+        self,
+        caller: Connection,
+        timeout_s: float,
+        properties: Mapping[str, str],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call a method of the `BlockingClient` of this broker with these security settings."""
+        key = frozenset(properties.items())
+        client = self._clients.get(key)
+        if client is None:
+            client = self._clients.setdefault(key, ServedClient(self.embedded, timeout_s, properties))
+        return client.execute(caller, method, args, kwargs)
+
+    def close_clients(self) -> None:
+        """Close the connections of the clients."""
+        while self._clients:
+            self._clients.popitem()[1].close()
+
+    def register_fault(self, fault: Fault) -> int:
+        """Add a fault, and return its number."""
+        self.embedded.faults.register(fault)
+        self._faults.append(fault)
+        return len(self._faults) - 1
+
+    def read_fault(self, number: int) -> tuple[int, int | None]:
+        """Return the counts of a fault."""
+        return self._faults[number].count.read()
+
+    def cancel_fault(self, number: int) -> None:
+        """Cancel a fault."""
+        self._faults[number].cancel()
+
+    def clear_faults(self) -> None:
+        """Cancel all faults."""
+        self.embedded.faults.clear()
+
+    def any_fault_pending(self) -> bool:
+        """Return whether any fault may apply to a request."""
+        return self.embedded.faults.any_pending
+
+    def clear_requests(self) -> None:
+        """Drop all recorded exchanges."""
+        self.embedded.requests.clear()
+
+    def read_requests(self, since: int, pending: list[int], names_known: int) -> RecorderChanges:
+        """Return what the recorder of the parent process does not have yet."""
+        return self._feed.read(since, pending, names_known)
+
+
+class ServedClient(Kafka):
+    """The client of a broker in this process."""
+
+    def __init__(self, embedded: EmbeddedBroker, timeout_s: float, properties: Mapping[str, str]) -> None:
+        super().__init__(embedded.client_bootstrap, timeout_s=timeout_s, properties=properties)
+        self._embedded = embedded
+        self._caller: Connection | None = None
+
+    def execute(self, caller: Connection, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a method of the `BlockingClient`."""
+        self._embedded.check_alive()
+        return self._call(partial(self._execute, caller, method, args, kwargs))
+
+    def _execute(
+        self,
+        caller: Connection,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        client: kwire.testing.blocking_client.BlockingClient,
+    ) -> Any:
+        self._caller = caller
+        found = getattr(client, method)(*args, **kwargs)
+        return list(found) if isinstance(found, Iterator) else found
+
+    def _sleep(self, seconds: float) -> None:
+        self._embedded.check_alive()
+        assert self._caller is not None
+        self._caller.check_open()
+        super()._sleep(seconds)

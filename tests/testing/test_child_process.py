@@ -1,0 +1,310 @@
+"""The child process of `Broker(process="child")`: its start, its end, and what reaches it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from kwire.broker.storage.disk import StorageError
+from kwire.testing import Broker, Kafka, wait_until
+from kwire.testing.child_process import CHILD_PROCESSES, ChildDied, ChildProcess
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tests.testing.peer import Peer, produce_request
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(process="child") as broker:
+        yield broker
+
+
+def child() -> ChildProcess:
+    """Return the child process of this process."""
+    return CHILD_PROCESSES.get()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_all_brokers_run_in_one_process(broker: Broker) -> None:
+    with Broker(process="child") as other:
+        assert broker.bootstrap_servers != other.bootstrap_servers
+        pid = child().pid
+        sockets = {os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir() if one.exists()}
+        for running in (broker, other):
+            port = int(running.bootstrap_servers.rpartition(":")[2])
+            [inode] = [
+                line.split()[9]
+                for line in Path("/proc/net/tcp").read_text().splitlines()
+                if line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
+            ]
+            assert f"socket:[{inode}]" in sockets
+
+
+def test_soft_limit_of_descriptors_is_raised_in_the_child_process_only(broker: Broker) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert resource.prlimit(child().pid, resource.RLIMIT_NOFILE) == (hard, hard)
+
+
+def test_dead_child_process_is_named_with_its_last_log_lines() -> None:
+    with pytest.raises(StorageError, match="/proc/nowhere"):
+        Broker({"log.dirs": "/proc/nowhere"}, process="child").start()
+    with Broker(process="child") as broker:
+        pid = child().pid
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(
+            ChildDied, match=f"child process {pid} .* signal 9; its last log lines:\n"
+        ) as died:
+            broker.topics()
+        assert "ERROR kwire.storage: [node 1] Log directory /proc/nowhere has failed" in str(died.value)
+        with pytest.raises(RuntimeError, match=r"the broker is not running: call start\(\)"):
+            broker.topics()
+        assert not broker.is_running
+    assert child().pid != pid
+
+
+def test_broker_starts_again_with_its_data_after_its_process_died(tmp_path: Path) -> None:
+    with Broker(process="child", log_dir=tmp_path) as broker:
+        broker.faults.drop_response("Produce")
+        broker.produce("orders", "first")
+        os.kill(child().pid, signal.SIGKILL)
+        wait_until(lambda: not broker.is_running)
+        broker.start()
+        assert [one.value for one in broker.records("orders")] == [b"first"]
+        assert not broker.faults.any_pending
+        with Peer(broker) as peer:
+            peer.request(produce_request("orders"), 9)
+        assert len(broker.requests) == 1
+
+
+def test_process_that_cannot_start_is_reported_with_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    process = ChildProcess()
+    with pytest.raises(
+        ChildDied, match=rf"child process {process.pid} of kwire.testing ended with exit status 1"
+    ):
+        process.call(0, "wait_for_log")
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(RuntimeError, match=r"sys\.executable is empty"):
+        ChildProcess()
+
+
+PARENT = """\
+import os, sys, time
+from kwire.testing import Broker
+from kwire.testing.child_process import CHILD_PROCESSES
+
+broker = Broker(process="child")
+broker.start()
+if sys.argv[1] == "fork" and not os.fork():
+    time.sleep(60)          # keeps the sockets of its parent open
+log_dir = broker.log_dir
+if sys.argv[1] == "hang":
+    broker.hang()
+print(CHILD_PROCESSES.get().pid, log_dir, flush=True)
+if sys.argv[1] != "exit":
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "killed", "fork", "hang"])
+def test_child_process_ends_with_its_parent(how: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, how], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid, directory = parent.stdout.readline().split()
+        assert how == "exit" or is_alive(int(pid))
+        if how != "exit":
+            parent.kill()
+        parent.wait()
+        wait_until(lambda: not is_alive(int(pid)), description="the end of the child process")
+        wait_until(lambda: not Path(directory).exists(), description="the removal of the data")
+        if how == "fork":
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
+def test_interrupt_of_the_terminal_does_not_end_the_child_process() -> None:
+    program = (
+        PARENT.replace("    time.sleep(60)\n", "    signal.pause()\n") + "\nbroker.topics(); broker.stop()"
+    )
+    program = "import signal\nsignal.signal(signal.SIGINT, lambda *_: None)\n" + program
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "wait"], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        time.sleep(0.05)
+        os.killpg(parent.pid, signal.SIGINT)
+        assert parent.wait(10) == 0
+
+
+def open_descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def test_fifty_starts_leak_no_descriptors_or_threads_in_either_process(broker: Broker) -> None:
+    def use() -> None:
+        with Broker(process="child") as one:
+            one.create_topic("t")
+
+    def resources() -> list[int]:
+        pids = [child().pid, os.getpid()]
+        return [
+            *(open_descriptors(pid) for pid in pids),
+            *(len(list(Path(f"/proc/{pid}/task").iterdir())) for pid in pids),
+        ]
+
+    use()
+    before = resources()
+    for _ in range(50):
+        use()
+    wait_until(lambda: all(now <= then for now, then in zip(resources(), before, strict=True)))
+
+
+def test_log_of_the_broker_reaches_caplog(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    with Peer(broker) as peer:
+        peer.sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        wait_until(lambda: caplog.records)
+    [record] = caplog.records
+    assert (record.name, record.levelno) == ("kwire.net", logging.WARNING)
+    assert record.getMessage().startswith("[node 0]") or "Closing connection" in record.getMessage()
+
+
+def test_level_of_the_parent_process_applies(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "kwire.net")
+    broker.topics()
+    Peer(broker).sock.close()
+    wait_until(lambda: "Accepted connection" in caplog.text)
+
+
+def test_calls_of_several_threads_do_not_wait_for_each_other(broker: Broker) -> None:
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.extend(broker.records("late", count=1)))
+    thread.start()
+    began = time.monotonic()
+    fault = broker.faults.delay("Fetch", 0)
+    broker.advance(1000)
+    assert (fault.hits, len(broker.requests)) == (0, 0)
+    assert time.monotonic() - began < 5, "the calls have waited for the thread"
+    with Kafka(broker.bootstrap_servers) as kafka:
+        kafka.produce("late", "x")
+    thread.join(20)
+    assert len(found) == 1
+
+
+class Topic(StrEnum):
+    ORDERS = "orders"
+
+
+def test_enum_of_the_test_is_a_topic_name(broker: Broker) -> None:
+    broker.produce(Topic.ORDERS, "first")
+    assert broker.topics() == ["orders"]
+    with pytest.raises(ApiError) as refused:
+        broker.create_topic(Topic.ORDERS)
+    assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_exchange_that_the_test_holds_gets_its_result_after_clear(broker: Broker) -> None:
+    topic = broker.new_topic()
+    with Peer(broker) as peer:
+        partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        topics = [FetchTopic(topic=topic, partitions=[partition])]
+        peer.send(FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20, topics=topics), 12)
+        [held] = broker.wait_until(lambda: broker.requests.find("Fetch"))
+        assert (held.outcome, held.response, held.response_bytes) == (None, None, 0)
+        broker.requests.clear()
+        assert list(broker.requests) == []
+        assert "no response yet" in str(held)
+    wait_until(lambda: held.outcome == "the client disconnected")
+    assert broker.requests.find("Fetch") == []
+
+
+def test_exchanges_keep_their_identity(broker: Broker) -> None:
+    with Peer(broker) as peer:
+        for _ in range(3):
+            peer.request(produce_request(broker.new_topic()), 9)
+    found = broker.requests.find("Produce")
+    assert found == list(broker.requests) == broker.requests.find("Produce")
+
+
+def raise_error(*args: object, **kwargs: object) -> None:
+    raise OSError("a double was called")
+
+
+DOUBLES: list[str] = [
+    "builtins.open",
+    "io.open",
+    "os.open",
+    "os.close",
+    "os.fork",
+    "os.fstat",
+    "os.getcwd",
+    "os.listdir",
+    "os.makedirs",
+    "os.posix_spawn",
+    "os.pread",
+    "os.read",
+    "os.stat",
+    "os.waitpid",
+    "os.write",
+    "select.epoll",
+    "select.poll",
+    "select.select",
+    "socket.create_connection",
+    "socket.getaddrinfo",
+    "socket.socket",
+    "subprocess.Popen",
+    "tempfile.mkdtemp",
+    "threading.Thread",
+    "time.time",
+]
+
+
+def use(broker: Broker) -> None:
+    """Call methods of all kinds."""
+    broker.produce("orders", "first")
+    fault = broker.faults.return_error("Produce", "INVALID_RECORD", times=None)
+    broker.advance(60_000)
+    broker.restart()
+    broker.crash()
+    broker.start()
+    assert [one.value for one in broker.records("orders", count=1)] == [b"first"]
+    assert (fault.hits, len(broker.requests)) == (0, 0)
+
+
+@pytest.mark.parametrize("started_before", [True, False])
+def test_broker_does_not_notice_replaced_functions(started_before: bool) -> None:
+    broker = Broker(process="child")
+    stack: list[Callable[[], object]] = []
+    if started_before:
+        broker.start()
+    try:
+        for name in DOUBLES:
+            double = patch(name, raise_error)
+            double.start()
+            stack.append(double.stop)
+        if not started_before:
+            broker.start()
+        use(broker)
+        broker.stop()
+    finally:
+        while stack:
+            stack.pop()()
