@@ -295,7 +295,7 @@ def test_failure_report_has_the_log_and_keeps_the_data(pytester: pytest.Pytester
         [
             "*AssertionError: remembered has 0 records after 0 s, not 1*",
             "*Captured log call*",
-            "*Closing connection*: frame size*",
+            "*Closing connection*: the peer sent an HTTP request*",
             "*Captured kwire data call*",
             "kept in *kwire0",
             "*Captured kwire requests call*",
