@@ -21,7 +21,9 @@ def elected_history(seed: int) -> History:
     """Create the run of a seed, for a cluster with several controllers."""
     rng = random.Random(f"kwire elected {seed}")
     fetch_bytes = rng.choice((150, 600, 1 << 20))
-    return History(seed, spec=rng.choice(SPECS)._replace(fetch_bytes=fetch_bytes))
+    spec = rng.choice(SPECS)._replace(fetch_bytes=fetch_bytes)
+    layout = random.Random(f"kwire elected layout {seed}")
+    return History(seed, spec=spec._replace(has_bootstrap_snapshot=layout.random() < 0.25))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from kwire.broker.raft.fetching import Fetching
 from kwire.broker.raft.outputs import Remember
 from kwire.broker.raft.quorum import Quorum
 from kwire.broker.raft.roles import Stage
+from kwire.broker.raft.snapshots import Snapshot
 from kwire.wire.errors import ApiError
 from kwire.wire.schema import Message
 from simulation.storage.planted_bugs import PlantedBug, SetAttribute
@@ -69,6 +70,10 @@ def _quorum_state_is_not_durable_before_outputs_are_executed(replace: SetAttribu
     replace(Quorum, "_remember", remember)
 
 
+def _the_bootstrap_snapshot_is_loaded_as_committed_metadata(replace: SetAttribute) -> None:
+    replace(Snapshot, "is_bootstrap", property(lambda self: False))
+
+
 PLANTED_BUGS = [
     PlantedBug(
         "a controller is active before its epoch is committed",
@@ -88,5 +93,10 @@ PLANTED_BUGS = [
         "quorum-state is not durable before outputs are executed",
         _quorum_state_is_not_durable_before_outputs_are_executed,
         122,
+    ),
+    PlantedBug(
+        "the bootstrap snapshot is loaded as committed metadata",
+        _the_bootstrap_snapshot_is_loaded_as_committed_metadata,
+        2,
     ),
 ]

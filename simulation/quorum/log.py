@@ -78,6 +78,10 @@ class SimulatedLog:
         return self.history.voters
 
     @property
+    def may_lead(self) -> bool:
+        return True
+
+    @property
     def voters_offset(self) -> int:
         return self.history.voters_offset
 

@@ -42,6 +42,9 @@ class ActivationQueue:
 
     # --- Leadership
 
+    def check_bootstrap(self) -> None:
+        self._runtime.check_bootstrap()
+
     def became_leader(self, epoch: int) -> None:
         self._runtime.became_leader(epoch)
         self._release()

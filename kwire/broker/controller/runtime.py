@@ -27,16 +27,15 @@ from kwire.broker.controller.controller import Controller
 from kwire.broker.controller.heartbeat_manager import BrokerHeartbeatManager
 from kwire.broker.controller.log_messages import log_messages
 from kwire.broker.controller.periodic_tasks import NO_PERIODIC_TASKS, PeriodicTasks, TaskPeriods
-from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.metadata.delta import MetadataDelta
-from kwire.broker.metadata.features import KRAFT_VERSION, check_levels
+from kwire.broker.metadata.features import KRAFT_VERSION
+from kwire.broker.metadata.image import METADATA_VERSION
 from kwire.broker.metadata.publisher import MetadataPublisher
 from kwire.broker.metadata.records import StoredRecord
 from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.records.metadata import AbortTransactionRecord, FeatureLevelRecord, NoOpRecord
-from kwire.wire.registry import UnknownRecord
+from kwire.wire.records.metadata import AbortTransactionRecord, NoOpRecord
 from kwire.wire.schema import Message
 
 MAX_TIMER_DELAY_MS: Final = 1_000
@@ -79,7 +78,10 @@ class ControllerRuntime:
         bootstrap: Callable[[], list[Message]],
         periods: TaskPeriods = NO_PERIODIC_TASKS,
     ) -> None:
-        """Create an inactive controller. `bootstrap` returns the first records of a new cluster."""
+        """Create an inactive controller.
+
+        `bootstrap` returns the first records of a new cluster, or raises CorruptMetadata if there are none.
+        """
         self._controller = controller
         self._log = log
         self._publisher = publisher
@@ -105,11 +107,18 @@ class ControllerRuntime:
 
     # --- leadership
 
+    def check_bootstrap(self) -> None:
+        """Check that this controller could write the first records of a new cluster.
+
+        Raises CorruptMetadata, which is NoBootstrapMetadata if the node was not formatted as a controller.
+        """
+        self._bootstrap()
+
     def became_leader(self, epoch: int) -> None:
         """Become the active controller.
 
         If the cluster is new, write its first records. If the previous controller left a metadata transaction
-        open, abort it. Raises CorruptMetadata if this release does not know all bootstrap records.
+        open, abort it. Raises CorruptMetadata if the cluster is new and `check_bootstrap` fails.
         """
         self._epoch = epoch
         self._latest = self._publisher.image
@@ -117,17 +126,10 @@ class ControllerRuntime:
         self._heartbeats.now_ms = self._host.internode_clock.monotonic_ms()
         self._heartbeats.activate(self._latest)
         is_open = self._publisher.is_transaction_open
-        if self._publisher.is_empty:
-            records = self._bootstrap()
-            levels = [record for record in records if isinstance(record, FeatureLevelRecord)]
-            check_levels({level.name: level.feature_level for level in levels})
-            if any(isinstance(record, UnknownRecord) for record in records):
-                raise CorruptMetadata(
-                    "bootstrap.checkpoint has records that this release does not know: start the release "
-                    "that formatted the cluster, or a newer one"
-                )
+        if METADATA_VERSION not in self._latest.features:  # as in Kafka, this means that the cluster is new
             min_insync_replicas = self._controller.defaults.min_insync_replicas
-            self._append(activation_records(records, min_insync_replicas, is_transaction_open=is_open))
+            records = activation_records(self._bootstrap(), min_insync_replicas, is_transaction_open=is_open)
+            self._append(records)
         elif is_open:
             self._logger.warning("Aborting the unfinished metadata transaction of the previous controller")
             self._append([StoredRecord(AbortTransactionRecord(reason=ABORT_REASON))])

@@ -51,6 +51,10 @@ class CorruptMetadata(Exception):
     """Metadata that is invalid, or that this release does not support. The node cannot run with it."""
 
 
+class NoBootstrapMetadata(CorruptMetadata):
+    """A controller without the first records of a new cluster. It can only take part in a running cluster."""
+
+
 class MetadataBatch(NamedTuple):
     """The metadata records of one batch. A control batch has no metadata records."""
 

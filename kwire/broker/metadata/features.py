@@ -76,14 +76,18 @@ def served_features() -> dict[str, tuple[int, int]]:
     return {name: (known.min_level, known.max_level) for name, known in FEATURES.items() if known.is_served}
 
 
-def check_levels(finalized: Mapping[str, int]) -> None:
-    """Check that this release supports all finalized levels. Raises CorruptMetadata if it does not."""
+def check_levels(
+    finalized: Mapping[str, int],
+    owner: str = "the cluster",
+    remedy: str = "start the newer release again, and downgrade the feature with kafka-features",
+) -> None:
+    """Check that this release supports all levels of `owner`. Raises CorruptMetadata if it does not."""
     for name, level in finalized.items():
         lowest, highest = FEATURES[name][:2] if name in FEATURES else (0, 0)
         if level and not lowest <= level <= highest:
             raise CorruptMetadata(
-                f"the cluster has {name} at level {level}, and this release supports {lowest} to {highest}: "
-                f"start the newer release again, and downgrade the feature with kafka-features"
+                f"{owner} has {name} at level {level}, and this release supports {lowest} to {highest}: "
+                f"{remedy}"
             )
 
 

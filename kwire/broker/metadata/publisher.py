@@ -24,8 +24,6 @@ class MetadataPublisher:
     def __init__(self, host: Host) -> None:
         self.image = MetadataImage()
         """The current image of committed metadata. A change replaces the image and never modifies it."""
-        self.is_empty = True
-        """Whether no record has taken effect yet. This is so in a new cluster."""
         self._transactions = TransactionFilter()
         self._subscribers: list[Subscriber] = []
         self._logger = host.logger("kwire.metadata")
@@ -56,16 +54,13 @@ class MetadataPublisher:
             if delta is None and batch.delta is not None and batch.delta.image is self.image:
                 if self._transactions.is_open:  # an earlier controller left it open, and this batch aborts it
                     self._transactions.feed(batch.records)
-                self.is_empty = False
                 self._replace_image(batch.delta.apply(batch.last_offset, batch.epoch), batch.delta)
                 continue
             if delta is None:
                 delta = MetadataDelta(self.image)
             offset, epoch = batch.last_offset, batch.epoch
-            effective = self._transactions.feed(batch.records)
-            self.is_empty = self.is_empty and not effective
             try:
-                delta.replay_all(effective)
+                delta.replay_all(self._transactions.feed(batch.records))
             except ValueError as error:
                 raise CorruptMetadata(f"metadata at offset {batch.base_offset}: {error}") from error
         if delta is not None:
@@ -90,7 +85,6 @@ class MetadataPublisher:
         except ValueError as error:
             raise CorruptMetadata(f"metadata snapshot at offset {offset}: {error}") from error
         self._transactions = TransactionFilter()
-        self.is_empty = False
         self._replace_image(image, MetadataDelta.between(self.image, image))
 
     def _replace_image(self, image: MetadataImage, delta: MetadataDelta) -> None:

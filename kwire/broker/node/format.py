@@ -4,6 +4,9 @@ Each of `log.dirs` gets a `meta.properties` and a `bootstrap.checkpoint`. `boots
 with the features and SCRAM credentials with which the cluster starts (KIP-778, KIP-900). If the quorum is
 dynamic, the directory of the metadata log also gets the first snapshot of that log, with the voters
 (KIP-853). `meta.properties` is written last: a directory that has this file is complete.
+
+These are the files of Apache Kafka 4.3, which every release since 3.3 can read. Apache Kafka 4.4 writes the
+features and credentials to the first snapshot instead (KIP-1170), where older releases do not find them.
 """
 
 from __future__ import annotations
@@ -285,8 +288,8 @@ def format_directories(
     for directory in owners.unformatted:
         if not disk.is_directory(directory):
             disk.make_directory(directory)
-        if directory == home and voters is not None:
-            _write_voters(disk, directory, voters)
+        if directory == home:
+            _write_first_snapshot(disk, directory, voters)
         disk.replace(join(directory, BOOTSTRAP_CHECKPOINT), content, sync=True)
     # The metadata directory comes last. Until then, its bootstrap file shows that formatting is incomplete.
     for directory in sorted(owners.unformatted, key=lambda path: path == home):
@@ -321,9 +324,14 @@ def _voters_snapshot(voters: Sequence[VotersVoter], now_ms: int) -> bytes:
     return writer.header() + writer.footer()
 
 
-def _write_voters(disk: Disk, directory: str, content: bytes) -> None:
+def _write_first_snapshot(disk: Disk, directory: str, content: bytes | None) -> None:
     log = join(directory, METADATA_LOG)
     path = join(log, FIRST_SNAPSHOT)
+    if content is None:
+        # Kafka's tool may have been interrupted after it wrote records there (KIP-1170), which would be used.
+        if disk.exists(path):
+            disk.remove(path)
+        return
     disk.make_directory(log)
     disk.replace(path, content, sync=True)
     disk.make_read_only(path)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from kwire.broker.metadata.batches import MetadataBatch
+from kwire.broker.metadata.batches import MetadataBatch, NoBootstrapMetadata
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.raft.lead import Lead
@@ -29,6 +29,9 @@ OnBatches = Callable[[Iterable[MetadataBatch]], None]
 
 class Leadership(Protocol):
     """The controller, which is notified about the leadership of this node in the quorum."""
+
+    def check_bootstrap(self) -> None:
+        """Raise NoBootstrapMetadata if the controller could not become active on an empty log."""
 
     def became_leader(self, epoch: int) -> None:
         """Become the active controller in a new leader epoch. All earlier records have been published."""
@@ -70,6 +73,24 @@ class Decisions:
         self._idle_timer: Timer | None = None
         self._idle_since_offset = -1
         self._fetched_ms = 0
+
+    def check_bootstrap(self, *, is_sole_voter: bool) -> None:
+        """Check whether this controller could become active, before the node takes part in the quorum.
+
+        Raises CorruptMetadata if this release cannot use the bootstrap metadata of an empty log, or if the
+        sole voter has none. Another voter without bootstrap metadata starts no election.
+        """
+        if self._leadership is None or self._log.has_records:
+            return
+        try:
+            self._leadership.check_bootstrap()
+        except NoBootstrapMetadata as error:
+            if is_sole_voter:
+                raise
+            self._log.has_bootstrap = False
+            self._host.logger("kwire.raft").warning(
+                "Not starting elections until the metadata is fetched from another controller: %s", error
+            )
 
     @property
     def are_open(self) -> bool:

@@ -73,6 +73,10 @@ class MetadataLog:
         """The timestamp of the last record that was read or appended; -1 without one."""
         self.history = VoterHistory(static_voters)
         """The voters by offset, from all records of the log, committed or not."""
+        self.has_bootstrap = True
+        """Whether the controller on this node has the first records of a new cluster."""
+        self._first_record_offset: int | None = None
+        """The offset of the first batch of metadata records after the snapshot, committed or not."""
         self._read_offset = 0
         self.disk = disk
         self._logger = logger
@@ -147,18 +151,34 @@ class MetadataLog:
         """The kraft.version: 1 if the log contains the voters (KIP-853), and 0 otherwise."""
         return self.history.kraft_version
 
+    @property
+    def has_records(self) -> bool:
+        """Whether the log has metadata records, committed or not. Control records do not count."""
+        snapshot = self.snapshots.latest
+        return self._first_record_offset is not None or (snapshot is not None and not snapshot.is_bootstrap)
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether the controller on this node could become active after an election."""
+        return self.has_bootstrap or self.has_records
+
     def _note(self, offset: int, controls: Sequence[Message]) -> None:
         for control in controls:
             self.history.note(offset, control)
 
     def _note_batches(self, data: memoryview) -> int:
-        """Read the voters in consecutive batches, and return the next offset. Raises CorruptMetadata."""
+        """Note the voters, and the first metadata record, of consecutive batches. Return the next offset.
+
+        Raises CorruptMetadata.
+        """
         following = -1
         for position, header in batches(data):
             following = header.next_offset
             if header.is_control:
                 for batch in decode_batches(data[position : position + header.size_bytes]):
                     self._note(batch.last_offset, batch.controls)
+            elif self._first_record_offset is None:
+                self._first_record_offset = header.base_offset
         return following
 
     # --- reading
@@ -179,6 +199,9 @@ class MetadataLog:
     def read_snapshot(self) -> Iterator[MetadataBatch]:
         """Yield the batches of the latest snapshot. They are known to be committed even after a restart.
 
+        Snapshot 0-0 is an exception: formatting has written it, so its records are left out, and only its
+        voters count (KIP-853, KIP-1170).
+
         If the log ends before the snapshot's end, the log is restarted there. Raises CorruptMetadata or
         StorageError.
         """
@@ -186,6 +209,7 @@ class MetadataLog:
         self._restart_behind(snapshot)
         self._read_offset = self.start_offset
         self.history.clear()
+        self._first_record_offset = None
         if snapshot is not None:
             self._logger.info("Loading metadata snapshot %s", snapshot.name)
             self._read_offset = snapshot.end_offset
@@ -196,12 +220,15 @@ class MetadataLog:
                 # offset.
                 last = snapshot.end_offset - 1
                 self._note(last, batch.controls)
-                yield batch._replace(base_offset=last, last_offset=last, epoch=snapshot.epoch)
+                records = [] if snapshot.is_bootstrap else batch.records
+                yield batch._replace(
+                    base_offset=last, last_offset=last, epoch=snapshot.epoch, records=records
+                )
             self.last_timestamp_ms = self.snapshots.last_timestamp_ms(snapshot)
         self._note_tail()
 
     def _note_tail(self) -> None:
-        """Read the voters in the log after the snapshot, including uncommitted records."""
+        """Note the batches of the log after the snapshot, including uncommitted ones."""
         offset = self._read_offset
         while offset < self.end_offset:
             data = self.log.read(offset, max_bytes=READ_BYTES, up_to_offset=self.end_offset).read()
@@ -329,6 +356,8 @@ class MetadataLog:
         """
         assert offset >= self.high_watermark, f"truncation to {offset}, below {self.high_watermark}"
         self.history.truncate_to(offset)
+        if self._first_record_offset is not None and self._first_record_offset >= offset:
+            self._first_record_offset = None
         self.log.truncate_to(offset)
 
     def advance_to(self, high_watermark: int) -> None:

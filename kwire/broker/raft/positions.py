@@ -43,7 +43,7 @@ def check_fetch_position(log: Positions, offset: int, last_epoch: int) -> EndOfE
     or because the follower's log is empty and the snapshot is shorter than the records.
     """
     latest = log.latest_snapshot
-    if offset == 0 and latest is not None and latest.end_offset > 0:
+    if offset == 0 and latest is not None and not latest.is_bootstrap:
         return latest
     if offset == 0 and log.start_offset == 0:
         return None

@@ -145,6 +145,7 @@ class Quorum:
         )
         log.recover()
         self._on_committed(log.read_snapshot())
+        self._decisions.check_bootstrap(is_sole_voter=self.is_sole_voter)
         self._is_settled = not self.is_sole_voter
         if log.awaits_sync or (self._is_settled and leadership is not None):
             # The leader counts a voter's records as acknowledged, so they must be durable.

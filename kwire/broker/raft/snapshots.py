@@ -54,6 +54,11 @@ class Snapshot(NamedTuple):
         """The file name."""
         return f"{self.end_offset:020d}-{self.epoch:010d}{SUFFIX}"
 
+    @property
+    def is_bootstrap(self) -> bool:
+        """Whether formatting has written this snapshot, before the log had any records."""
+        return self.end_offset == 0
+
 
 def quorum_records(voters: VotersRecord | None) -> list[Message]:
     """Return the control records with the voters; an empty list in a static quorum (None)."""

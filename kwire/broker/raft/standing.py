@@ -117,11 +117,15 @@ class Standing:
     def _may_stand(self) -> bool:
         """Whether this node may become a candidate: it is a voter, or its removal is not committed yet.
 
+        A node that could not write the first records of a new cluster waits until it has fetched them.
+
         If this node has the only complete log, the remaining voters can elect no other node. It is then
         leader until its removal is committed. (Section 4.2.2 of Ongaro's thesis. A Kafka quorum gets stuck
         here.)
         """
         log = self._log
+        if not log.may_lead:
+            return False
         is_open = log.voters_offset >= log.high_watermark
         return self.is_voter or (is_open and log.former_voters.find(self._terms.key) is not None)
 

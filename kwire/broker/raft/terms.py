@@ -107,6 +107,10 @@ class QuorumLog(Positions, Protocol):
         """
 
     @property
+    def may_lead(self) -> bool:
+        """Whether the controller on this node could become active: it has bootstrap metadata, or records."""
+
+    @property
     def former_voters(self) -> VoterSet:
         """The voters before the latest ones: `VoterHistory.former_voters`."""
 

@@ -108,9 +108,12 @@ class ClusterInvariants:
     def _check_image(self, node: ClusterNode) -> None:
         """Adopt a controller's image if it is the latest one.
 
-        Raises Violation if the image is older than an earlier one of the same process.
+        Raises Violation if the image is older than an earlier one of the same process, or has metadata before
+        any was committed: a formatted snapshot is not committed.
         """
         image = node.node.image
+        if image.features and image.offset <= 0:
+            raise Violation(f"{node.name} has published feature levels that are not committed")
         known = self._images.get(node.node_id, (0, -1))
         if known[0] == node.start_count and image.offset < known[1]:
             raise Violation(f"the metadata of {node.name} went back from offset {known[1]} to {image.offset}")

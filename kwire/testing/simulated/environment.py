@@ -57,6 +57,8 @@ class ClusterSpec(NamedTuple):
     """The clock errors of nodes, by node id."""
     uses_sasl: bool = False
     """Whether nodes authenticate to each other."""
+    has_bootstrap_snapshot: bool = False
+    """Whether the log directories look as if Apache Kafka 4.4 had formatted them (KIP-1170)."""
     config: Mapping[str, str] = {}
     """Configs of all nodes."""
 
@@ -163,6 +165,7 @@ class SimulatedEnvironment:
                 note=self.note,
                 drift=spec.clock_drifts.get(node_id, NO_DRIFT),
                 max_work_ms=spec.max_work_ms,
+                has_bootstrap_snapshot=spec.has_bootstrap_snapshot,
             )
 
     # --- time and transcript

@@ -6,14 +6,25 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from kwire.broker.config import load
+from kwire.broker.config import BrokerConfig, load
+from kwire.broker.metadata.batches import decode_batches
 from kwire.broker.metadata.features import unserved_feature_levels
-from kwire.broker.node.format import InitialMetadata, format_directories
+from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.node.format import (
+    InitialMetadata,
+    all_directories,
+    format_directories,
+    metadata_directory,
+)
+from kwire.broker.raft.snapshots import SnapshotWriter
+from kwire.broker.storage.dirs.meta_properties import BOOTSTRAP_CHECKPOINT, FIRST_SNAPSHOT, METADATA_LOG
+from kwire.broker.storage.disk import Disk, join
 from kwire.host.host import PeerAddress
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network
 from kwire.testing.simulated.node_sasl import initial_credentials
 from kwire.testing.virtual_node import NOW_MS, VirtualNode
+from kwire.wire.records.raft import VotersRecord
 
 CLUSTER_ID: Final = "c2ltdWxhdGVkIGNsdXN0ZQ"
 CONTROLLER_PORT: Final = 9093
@@ -113,6 +124,33 @@ def address_of(node_id: int) -> PeerAddress:
     return PeerAddress(f"n{node_id}", PORT)
 
 
+def move_bootstrap_to_snapshot(disk: Disk, config: BrokerConfig) -> None:
+    """Give formatted log directories the layout of Apache Kafka 4.4 (KIP-1170).
+
+    The features and credentials are in the first snapshot of a controller's metadata log, behind the voters.
+    """
+    home = metadata_directory(config)
+    path = join(join(home, METADATA_LOG), FIRST_SNAPSHOT)
+    existing = disk.read(path) if disk.exists(path) else b""
+    voters = [
+        control
+        for batch in decode_batches(existing)
+        for control in batch.controls
+        if isinstance(control, VotersRecord)
+    ]
+    bootstrap = decode_batches(disk.read(join(home, BOOTSTRAP_CHECKPOINT)))
+    records = [StoredRecord(record) for batch in bootstrap for record in batch.records]
+    if config.is_controller:
+        writer = SnapshotWriter(
+            0, now_ms=NOW_MS, last_timestamp_ms=NOW_MS, voters=voters[0] if voters else None
+        )
+        disk.make_directory(join(home, METADATA_LOG))
+        disk.replace(path, writer.header() + writer.batch(records) + writer.footer(), sync=True)
+        disk.sync_directory(home)
+    for directory in all_directories(config):
+        disk.remove(join(directory, BOOTSTRAP_CHECKPOINT))
+
+
 class ClusterNode(VirtualNode):
     """A formatted node, which records when it has to be checked again."""
 
@@ -125,6 +163,7 @@ class ClusterNode(VirtualNode):
         note: Callable[[str], None],
         drift: ClockDrift,
         max_work_ms: int,
+        has_bootstrap_snapshot: bool = False,
     ) -> None:
         self.node_id = int(settings["node.id"])
         self.name = f"node {self.node_id}"
@@ -134,6 +173,7 @@ class ClusterNode(VirtualNode):
         self.start_count = 0
         """The number of starts of the process."""
         self._max_work_ms = max_work_ms
+        self._has_bootstrap_snapshot = has_bootstrap_snapshot
         self._note = note
         disk = MemoryDisk(
             random.Random(rng.getrandbits(64)), lambda text: note(f"the disk of {self.name} {text}")
@@ -159,6 +199,8 @@ class ClusterNode(VirtualNode):
         format_directories(
             config, disk, self._format_rng, NOW_MS, cluster_id=CLUSTER_ID, initial_metadata=beginning
         )
+        if self._has_bootstrap_snapshot:
+            move_bootstrap_to_snapshot(disk, config)
         disk.sync_directory("/")
 
     def reformat(self) -> None:

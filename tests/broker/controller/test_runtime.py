@@ -23,7 +23,7 @@ from kwire.broker.controller.heartbeat_manager import BrokerHeartbeatManager
 from kwire.broker.controller.periodic_tasks import NO_PERIODIC_TASKS, TaskPeriods
 from kwire.broker.controller.runtime import ControllerRuntime
 from kwire.broker.controller.topics import TopicDefaults
-from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch
+from kwire.broker.metadata.batches import MetadataBatch
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.features import default_features, registered_features
 from kwire.broker.metadata.image import EndpointImage
@@ -38,7 +38,6 @@ from kwire.wire.records.metadata import (
     BeginTransactionRecord,
     FeatureLevelRecord,
 )
-from kwire.wire.registry import UnknownRecord
 from tests.broker.controller.conftest import DIRECTORY, StubConfigRules
 
 
@@ -157,17 +156,6 @@ def test_the_first_active_controller_writes_the_bootstrap_records() -> None:
     harness.resign()
     harness.become_active()
     assert harness.appended == [], "the bootstrap records are written once"
-
-
-def test_bootstrap_records_of_a_future_release_are_refused() -> None:
-    harness = RuntimeHarness()
-    harness.bootstrap = [FeatureLevelRecord(name="metadata.version", feature_level=99)]
-    with pytest.raises(CorruptMetadata, match=r"metadata\.version at level 99"):
-        harness.become_active()
-    harness = RuntimeHarness()
-    harness.bootstrap = [UnknownRecord(record_type=99, version=0, value=b"\x01\x63\x00")]
-    with pytest.raises(CorruptMetadata, match="does not know"):
-        harness.become_active()
 
 
 def test_an_unfinished_metadata_transaction_is_aborted(harness: RuntimeHarness) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.api.request.supported_apis import ListenerRole, apis_for
-from kwire.broker.config import load
+from kwire.broker.config import BrokerConfig, load
 from kwire.broker.node.broker_lifecycle import LifecycleStage
 from kwire.broker.node.format import InitialMetadata, format_directories, standalone_voter
 from kwire.broker.storage.dirs.meta_properties import StartRefused
@@ -74,9 +74,13 @@ class VirtualCluster:
         voters = [standalone_voter(config, rng)] if is_first_voter else []
         initial_metadata = InitialMetadata(features, voters=voters)
         format_directories(config, disk, rng, 0, cluster_id=cluster_id, initial_metadata=initial_metadata)
+        self.formatted(disk, config)
         node = VirtualNode(settings, disk=disk, network=self.network, seed=len(self.nodes))
         self.nodes.setdefault(node_id, node)
         return node
+
+    def formatted(self, disk: MemoryDisk, config: BrokerConfig) -> None:
+        """Change a directory after formatting, before its node starts."""
 
     def stage(self, node_id: int) -> LifecycleStage:
         return self.nodes[node_id].node.lifecycle.stage

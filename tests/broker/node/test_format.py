@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kwire.broker.controller.bootstrap import bootstrap_records
 from kwire.broker.metadata.batches import MetadataBatch, decode_batches
 from kwire.broker.metadata.features import RELEASES, UnknownLevel, default_levels, level_of_release
 from kwire.broker.storage.checkpoints import read_meta_properties
@@ -18,6 +19,8 @@ from kwire.wire.records.metadata import FeatureLevelRecord, UserScramCredentialR
 from kwire.wire.records.raft import SnapshotHeaderRecord, VotersRecord
 
 DATA = Path(__file__).parents[1] / "raft" / "data"
+KAFKA_4_4 = Path(__file__).parents[1] / "metadata" / "data" / "kafka-4.4.0-static.checkpoint"
+"""The first snapshot of a directory that Apache Kafka 4.4.0 has formatted with --release-version 4.3-IV0."""
 CLUSTER = "4L6g3nShT-eMCtK--X86sw"
 LISTENERS = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:25093"
 VOTER = "1@localhost:9093:JEXY6aqzQY-32P5TStzaFg"
@@ -460,6 +463,36 @@ def test_formatted_directories_are_not_changed(tmp_path: Path, capsys: pytest.Ca
     assert (first / "meta.properties").read_bytes() == before
     assert (second / "meta.properties").exists()
     assert (second / "bootstrap.checkpoint").exists()
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_records_of_an_interrupted_format_are_replaced(tmp_path: Path, *, is_dynamic: bool) -> None:
+    left = tmp_path / "data" / VOTERS_FILE
+    left.parent.mkdir(parents=True)
+    left.write_bytes(KAFKA_4_4.read_bytes())
+    quorum = [dynamic(tmp_path), "-s"] if is_dynamic else [properties(tmp_path)]
+    assert format_(*quorum, "-r", "4.0") == 0
+    assert left.exists() == is_dynamic
+    found = bootstrap_records(RealDisk(), str(tmp_path / "data"))
+    assert FeatureLevelRecord(name="metadata.version", feature_level=25) in found
+
+
+def test_broker_starts_on_a_directory_formatted_by_kafka_4_4(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / VOTERS_FILE).parent.mkdir(parents=True)
+    (data / VOTERS_FILE).write_bytes(KAFKA_4_4.read_bytes())
+    (data / "meta.properties").write_text(f"version=1\nnode.id=1\ncluster.id={CLUSTER}\n")
+    for _ in range(2):
+        with Broker({"node.id": "1"}, log_dir=str(data)):
+            pass
+    log = b"".join(path.read_bytes() for path in sorted(data.glob("__cluster_metadata-0/*.log")))
+    names = [
+        record.name
+        for batch in decode_batches(log)
+        for record in batch.records
+        if isinstance(record, FeatureLevelRecord | UserScramCredentialRecord)
+    ]
+    assert names == [name for name, _ in levels(KAFKA_4_4)], "written once"
 
 
 def test_directory_of_another_node_or_cluster_is_rejected(

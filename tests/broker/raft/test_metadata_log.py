@@ -13,7 +13,7 @@ from kwire.broker.node.format import all_directories, format_directories
 from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
 from kwire.broker.raft.positions import EndOfEpoch, check_fetch_position, truncation_offset
 from kwire.broker.raft.quorum_state import QuorumState
-from kwire.broker.raft.snapshots import Snapshot
+from kwire.broker.raft.snapshots import Snapshot, control_batch
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual_host import VirtualHost
@@ -210,3 +210,19 @@ def test_quorum_state_file_has_kafkas_format() -> None:
         b'{"clusterId":"","leaderId":1,"leaderEpoch":3,"votedId":-1,"appliedOffset":0,'
         b'"currentVoters":[{"voterId":1},{"voterId":2}],"data_version":0}'
     )
+
+
+def test_log_of_control_records_alone_does_not_replace_bootstrap_metadata() -> None:
+    log = open_log()
+    list(log.read())
+    assert log.may_lead
+    log.has_bootstrap = False
+    assert not log.may_lead
+    log.append_fetched(control_batch([(2, NoOpRecord())], 0, base_offset=0, epoch=1), epoch=1)
+    assert not log.may_lead
+    log.append_fetched(make_batch(1, 1), epoch=1)
+    assert log.may_lead
+    list(log.read())
+    assert log.may_lead
+    log.truncate_to(1)
+    assert not log.may_lead

@@ -21,6 +21,9 @@ from tests.broker.raft.test_observer_elections import CheckedObserver, FakeQuoru
 class NonVoterLeadership:
     """The leadership of a controller that is no voter; it syncs its appends like a voter."""
 
+    def check_bootstrap(self) -> None:
+        pass
+
     def became_leader(self, epoch: int) -> None:
         raise AssertionError
 

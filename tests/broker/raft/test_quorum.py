@@ -83,6 +83,9 @@ class QuorumHarness:
         for batch in batches:
             self.events.append((batch.base_offset, batch.last_offset, batch.epoch))
 
+    def check_bootstrap(self) -> None:
+        pass
+
     def became_leader(self, epoch: int) -> None:
         self.events.append(f"leader of epoch {epoch}")
 

@@ -81,7 +81,7 @@ def _fill(
         return code
     snapshots = node.quorum.log.snapshots
     snapshot = Snapshot(requested.snapshot_id.end_offset, requested.snapshot_id.epoch)
-    if snapshot not in snapshots.known or snapshot.end_offset == 0:
+    if snapshot not in snapshots.known or snapshot.is_bootstrap:
         return ErrorCode.SNAPSHOT_NOT_FOUND
     size_bytes = snapshots.size(snapshot)
     if not 0 <= requested.position < size_bytes:
