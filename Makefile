@@ -17,6 +17,8 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 
 # `make serve ARGS="--set num.partitions=12"`, `make test ARGS="-k fetch"`
 ARGS ?=
+# `make interop-cluster KAFKA=4.4.0` starts Apache Kafka's nodes in this version.
+KAFKA ?=
 SEEDS ?= 1000
 # One worker per core. Tests of one file run in order, in one worker.
 PARALLEL := -n auto --dist loadfile
@@ -95,7 +97,7 @@ interop-judge: interop-ready ## check that the exactly-once checker finds plante
 
 .PHONY: interop-cluster
 interop-cluster: interop-ready ## run failover and tools on clusters of kwire, of Apache Kafka and of both
-	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop/cluster $(ARGS)
+	$(KAFKA:%=INTEROP_KAFKA=%) $(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop/cluster $(ARGS)
 
 .PHONY: interop-ready
 interop-ready: $(READY)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,8 @@ KAFKA_JARS = TARGET / "kafka"
 OLD_KAFKA = "4.0.0"
 """The oldest version whose nodes can share a cluster with Apache Kafka 4.3.1."""
 OLD_KAFKA_JARS = TARGET / "kafka-old"
+NODE_KAFKA = os.environ.get("INTEROP_KAFKA", "")
+"""The version of Apache Kafka's nodes in the cluster scenarios. Default: the version of `kafka_jars`."""
 SPARK_JARS = TARGET / "spark"
 SPARK_VENV = TARGET / "venv"
 SPARK_PACKAGES = ["pyspark==4.2.0", "pandas<3", "pyarrow"]
@@ -102,6 +105,17 @@ def old_kafka_jars() -> Path:
     require_java()
     with alone_in_target():
         return fetch_jars(HERE / "pom.xml", OLD_KAFKA_JARS, f"-Dkafka.version={OLD_KAFKA}")
+
+
+@cache
+def node_jars() -> Path:
+    """Return the directory of the jars of Apache Kafka's nodes in the cluster scenarios."""
+    if not NODE_KAFKA:
+        return kafka_jars()
+    require_java()
+    with alone_in_target():
+        pom, destination = HERE / "cluster" / "pom.xml", TARGET / f"kafka-{NODE_KAFKA}"
+        return fetch_jars(pom, destination, f"-Dkafka.version={NODE_KAFKA}")
 
 
 @cache

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 from interop.brokers import ApacheKafka
-from interop.reference import TARGET, alone_in_target
+from interop.reference import NODE_KAFKA, TARGET, alone_in_target, node_jars
 
-ARCHIVE = TARGET / "kafka.jsa"
+ARCHIVE = TARGET / ("-".join(filter(None, ("kafka", NODE_KAFKA))) + ".jsa")
 
 
 class _Archiving(ApacheKafka):
     """A broker that writes an archive of its loaded classes when it stops."""
+
+    def jars(self) -> Path:
+        return node_jars()
 
     def command(self) -> list[str]:
         command = super().java("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -21,6 +25,7 @@ class _Archiving(ApacheKafka):
 @cache
 def shared_class_options() -> tuple[str, ...]:
     """Return the JVM options that use the archive. The first call creates the archive."""
+    node_jars()
     with alone_in_target():
         if not ARCHIVE.exists():
             broker = _Archiving()

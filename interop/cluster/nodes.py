@@ -22,7 +22,7 @@ from interop.cluster.log_checks import unexpected_lines
 from interop.cluster.logins import BROKERS_LISTENER, Logins, log_in
 from interop.cluster.network import Network
 from interop.raw_client import TIMEOUT_S, RawClient
-from interop.reference import TARGET, old_kafka_jars
+from interop.reference import NODE_KAFKA, TARGET, node_jars, old_kafka_jars
 from interop.wire import Fields
 
 BROKER: Final = "broker"
@@ -30,6 +30,8 @@ CONTROLLER: Final = "controller"
 COMBINED: Final = "broker,controller"
 FEATURES: Final = ("--feature", "share.version=0", "--feature", "streams.version=0")
 """kwire does not support these features. If they were enabled, brokers of kwire could not register."""
+RELEASE: Final = ("--release-version", "4.3-IV0")
+"""The newest release that kwire supports. Newer nodes of Apache Kafka would format with their own."""
 WAIT_SECONDS: Final = 60.0
 KEPT_LOG_BYTES: Final = 2 << 20
 """If a scenario fails, this many bytes at the end of each node's log are saved: about 10,000 lines."""
@@ -50,6 +52,9 @@ SETTINGS: Final = {
 
 class SmallKafka(ApacheKafka):
     """Apache Kafka in a small JVM, so that three nodes run on two cores."""
+
+    def jars(self) -> Path:
+        return node_jars()
 
     def java(self, *arguments: str) -> list[str]:
         command = super().java(*SMALL_JVM, *arguments)
@@ -172,17 +177,26 @@ class Cluster:
     def controller_bootstrap(self) -> str:
         return ",".join(self.nodes[each].controller_bootstrap for each in self.controllers)
 
-    def start(self, *, without: Collection[int] = (), format_arguments: tuple[str, ...] = FEATURES) -> Self:
-        """Format and start all nodes except `without`. Return once every started broker is unfenced."""
+    def start(
+        self,
+        *,
+        without: Collection[int] = (),
+        format_arguments: tuple[str, ...] = FEATURES,
+        tools: Mapping[int, type[Broker]] | None = None,
+    ) -> Self:
+        """Format and start all nodes except `without`. Return once every started broker is unfenced.
+
+        `tools` are the programs whose tools format the directories, by node id (default: see `format_node`).
+        """
         try:
-            self._format(format_arguments)
+            self._format(format_arguments, tools or {})
             self._start_all(without)
         except BaseException as error:
             self.save_logs(error)
             raise
         return self
 
-    def _format(self, format_arguments: tuple[str, ...]) -> None:
+    def _format(self, format_arguments: tuple[str, ...], tools: Mapping[int, type[Broker]]) -> None:
         # Any directory ids would do, but all nodes must be formatted with the same ids of the voters.
         voters = ",".join(f"{self._voter(each)}:{each:K<21}Q" for each in self._first_voters)
         if self.logins is not None:
@@ -193,7 +207,7 @@ class Cluster:
                 quorum = ("--initial-controllers", voters)
             elif self.voters_in_log and node_id in self.controllers:
                 quorum = ("--no-initial-controllers",)
-            format_node(node, *format_arguments, *quorum)
+            format_node(node, *format_arguments, *quorum, tool=tools.get(node_id))
 
     def _start_all(self, without: Collection[int] = ()) -> None:
         nodes = [node for node_id, node in self.nodes.items() if node_id not in without]
@@ -481,16 +495,24 @@ class Cluster:
         assert not found, "\n" + "\n".join(found)
 
 
-def format_node(node: Broker, *arguments: str) -> Broker:
-    """Format the node's directory with the tool of Apache Kafka or of kwire, as the node requires."""
+def format_node(node: Broker, *arguments: str, tool: type[Broker] | None = None) -> Broker:
+    """Format the node's directory for `RELEASE`, unless the arguments name another release.
+
+    `tool` is the program whose tool formats the directory. The default is the node's own program, except that
+    Apache Kafka's nodes in another version than the reference format kwire's directories, too.
+    """
     node.write_properties()
-    if isinstance(node, ApacheKafka):
-        command = node.java("kafka.tools.StorageTool")
+    if tool is None and NODE_KAFKA and isinstance(node, Kwire):
+        tool = SmallKafka
+    program = node if tool is None else tool(directory=node.directory)
+    if isinstance(program, ApacheKafka):
+        command = program.java("kafka.tools.StorageTool")
     else:
-        command = node.command()[: -len(("serve", "properties"))]
-    command += ["format", "-t", CLUSTER_ID, "-c", str(node.properties_path), *arguments]
+        command = program.command()[: -len(("serve", "properties"))]
+    release = () if RELEASE[0] in arguments else RELEASE
+    command += ["format", "-t", CLUSTER_ID, "-c", str(node.properties_path), *release, *arguments]
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=120, env=node.environment
+        command, check=False, capture_output=True, text=True, timeout=120, env=program.environment
     )
     if done.returncode:
         raise RuntimeError(f"{node.name} is not formatted:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
