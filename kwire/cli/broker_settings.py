@@ -18,6 +18,8 @@ MISSING_KEY: Final = "Missing required configuration"
 """The start of Kafka's message for a missing key."""
 CLUSTER_DIR: Final = "kwire-cluster"
 """The default directory of `kwire cluster`."""
+READY_FD: Final = "KWIRE_READY_FD"
+"""Environment variable with the descriptor to which `kwire serve` writes a byte once the node serves."""
 FILE_HINT: Final = "give the path of a broker's configuration file"
 
 

@@ -15,6 +15,7 @@ from kwire.cli.cluster.directory import ClusterDirectory
 from kwire.cli.cluster.plan import NodeCounts
 from kwire.cli.main import main
 from kwire.cli.server.serve import OTHER_PORT_EXAMPLE
+from kwire.cli.server.service import Service
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -136,11 +137,11 @@ def test_invalid_http_environment_variable_is_an_error(
 def test_empty_http_variable_opens_no_port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     http_addresses: list[object] = []
 
-    async def serve(config: object, http: object, *others: object) -> str:
-        http_addresses.append(http)
+    def run(service: Service) -> str:
+        http_addresses.append(service._http)
         return "enough"
 
-    monkeypatch.setattr("kwire.cli.server.serve._serve", serve)
+    monkeypatch.setattr(Service, "run", run)
     monkeypatch.setenv("KWIRE_HTTP", "")
     assert main(["serve", "--data", str(tmp_path)]) == 1
     assert http_addresses == [None]

@@ -6,19 +6,18 @@ of a descriptor must do bounded work, so that every turn ends soon.
 
 Why not a trio task per connection? A trio task costs at least 10 µs of CPU per request, or 16 µs with trio's
 streams, because every wait goes through trio's scheduler. Here the loop has an epoll of its own for all
-descriptors, and trio waits only for the descriptor of that epoll. The loop handles ready connections one
-after another without a checkpoint. This takes less than 7 µs per request; a C program takes 4.6 µs. Trio
-still handles signals, start and stop, and other tasks beside the loop.
+descriptors, and handles ready connections one after another without a checkpoint. This takes less than 7 µs
+per request; a C program takes 4.6 µs.
 
-A pass through trio's scheduler costs about 10 µs. If the loop is `alone` in its thread, it does not return to
+A node without an HTTP port and without a watchdog runs the loop alone in a thread with `run_until`, without
+trio. Otherwise the loop is a trio task (`run`) beside other tasks, and trio waits for the descriptor of the
+loop's epoll. A pass through trio's scheduler costs about 10 µs. If the loop is `alone`, it does not return to
 trio at once after a turn that handled something: it first waits some milliseconds in its own epoll. A client
 that waits for each response before it sends the next request then costs 15 µs of CPU per request instead of
 24 µs, and gets its response that much sooner. The wait must not be very short: a timeout before the next tick
 of the kernel makes the kernel program a timer, which costs 6 µs on a virtual machine. `TURNS_PER_CHECKPOINT`
 and `CHECKPOINT_SECONDS` bound the delay for other tasks, such as signal handlers, to about 40 ms. If a client
 runs in the same trio run, the loop must not be `alone`: the client could not send while the loop waits.
-
-An embedded broker runs the loop in a thread of its own with `run_until`, without trio.
 
 Timers are in a heap. One timerfd is armed for the earliest deadline. Canceling or postponing a timer does not
 change the timerfd, because an unnecessary wake-up costs less than arming the timerfd for every long poll.

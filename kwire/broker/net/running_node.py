@@ -6,8 +6,9 @@ and the metadata. Other nodes can connect at once; clients can connect once the 
 the node does a controlled shutdown, drains the connections, waits for worker threads, flushes and checkpoints
 the logs, and marks the directories as cleanly shut down.
 
-The caller runs the loop. For `kwire serve`, `net.serve` runs it under trio together with other tasks. An
-embedded broker runs it in a plain thread, which starts in half the time because trio is not imported.
+The caller runs the loop. `kwire serve` runs it in its main thread, and an embedded broker in a thread of its
+own. With an HTTP port or a watchdog, `net.serve` runs the loop under trio together with other tasks. Without
+trio, a node starts in half the time.
 """
 
 from __future__ import annotations

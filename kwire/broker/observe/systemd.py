@@ -10,9 +10,6 @@ import socket
 from collections.abc import Mapping
 from typing import Final
 
-import trio
-
-from kwire.broker.observe.health import why_not_alive
 from kwire.broker.observe.ports import RunningNode
 
 READY: Final = "READY=1"
@@ -56,6 +53,11 @@ class SystemdNotifier:
         """
         if not self.watchdog_seconds:
             return
+        # Imported here, because a node without a watchdog starts faster without trio.
+        import trio
+
+        from kwire.broker.observe.health import why_not_alive
+
         while True:
             if not await why_not_alive(running, self.watchdog_seconds / 2):
                 self.notify(WATCHDOG)

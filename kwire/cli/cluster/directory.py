@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import sys
@@ -33,7 +34,7 @@ from kwire.broker.metadata.features import unserved_feature_levels
 from kwire.broker.node.format import FormatError, InitialMetadata, format_directories, parse_voters
 from kwire.broker.storage.checkpoints import META_PROPERTIES
 from kwire.broker.storage.disk import RealDisk, StorageError
-from kwire.cli.broker_settings import CLUSTER_DIR
+from kwire.cli.broker_settings import CLUSTER_DIR, READY_FD
 from kwire.cli.cluster.plan import (
     FIRST_CONTROLLER,
     ControllerAddresses,
@@ -43,6 +44,7 @@ from kwire.cli.cluster.plan import (
     properties,
 )
 from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import uuid_to_text
 
 DEFAULT_PORT: Final = 9092
@@ -63,7 +65,8 @@ CLUSTER_KEYS: Final = (
     "controller.quorum.voters",
 )
 """Keys that are equal on all nodes and follow from the list of nodes."""
-SERVING_PREFIX: Final = "kwire serves on "
+CHILD_READY_FD: Final = 3
+"""The number of a node's `READY_FD` in the node's process."""
 
 
 class ClusterNode:
@@ -82,7 +85,6 @@ class ClusterNode:
             self._config = load(str(properties), {}, {})
         except (ConfigError, OSError) as error:
             self.config_error = f"{properties}: {error}"
-        self._started = self._log_begins = 0
 
     @property
     def config(self) -> BrokerConfig:
@@ -137,42 +139,33 @@ class ClusterNode:
             return None
         return pid if os.fsencode(self.properties) in arguments else None
 
-    def start(self) -> None:
+    def start(self) -> StartingNode:
         """Start the node's process, which outlives this command."""
         self.log.touch()
-        self._log_begins = self.log.stat().st_size
+        log_begins = self.log.stat().st_size
         flags = os.O_WRONLY | os.O_APPEND
-        self._started = os.posix_spawn(
+        environment = {
+            # Kafka settings in the environment would apply to every node, including node.id.
+            **{name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)},
+            READY_FD: str(CHILD_READY_FD),
+        }
+        ready_fd, child_ready_fd = os.pipe()
+        pid = os.posix_spawn(
             sys.executable,
             # -P: a module in the current directory, such as copy.py, would hide a standard module.
             [sys.executable, "-P", "-m", "kwire", "serve", str(self.properties)],
-            # Kafka settings in the environment would apply to every node, including node.id.
-            {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)},
+            environment,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(self.log), flags, 0),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
+                (os.POSIX_SPAWN_DUP2, child_ready_fd, CHILD_READY_FD),
             ],
             setsid=True,
         )
-        self._pid_file.write_text(f"{self._started}\n")
-
-    def await_serving(self, deadline: float) -> None:
-        """Wait until the node serves, after `start`. Raises CommandError if it ends, or at the deadline."""
-        while True:
-            ended, status = os.waitpid(self._started, os.WNOHANG)
-            with self.log.open("rb") as log:
-                log.seek(self._log_begins)
-                output = log.read().decode(errors="replace")
-            if any(line.startswith(SERVING_PREFIX) for line in output.splitlines()):
-                return
-            if ended:
-                code = os.waitstatus_to_exitcode(status)
-                last = next(iter(output.strip().splitlines()[-1:]), f"exit status {code}")
-                raise CommandError(f"node {self.node_id} did not start: {last.removeprefix('kwire: ')}")
-            if time.monotonic() > deadline:
-                raise CommandError(f"node {self.node_id} does not serve yet: see {self.log}")
-            time.sleep(POLL_SECONDS)
+        os.close(child_ready_fd)
+        self._pid_file.write_text(f"{pid}\n")
+        return StartingNode(self, pid, ready_fd, log_begins)
 
     def signal(self, number: int) -> bool:
         """Send a signal to the process, and return whether the node was running."""
@@ -193,6 +186,28 @@ class ClusterNode:
             time.sleep(POLL_SECONDS)
         self._pid_file.unlink(missing_ok=True)
         return True
+
+
+class StartingNode(NamedTuple):
+    """A node that this command has started, and that does not serve yet."""
+
+    node: ClusterNode
+    pid: int
+    ready_fd: int
+    """The pipe to which the node writes a byte as soon as it serves. It is closed when the node ends."""
+    log_begins: int
+    """The size of the log in bytes before the start."""
+
+    def check(self) -> None:
+        """Raise CommandError if the node has ended. `ready_fd` must be readable."""
+        if os.read(self.ready_fd, 1):
+            return
+        _, status = os.waitpid(self.pid, 0)
+        with self.node.log.open("rb") as log:
+            log.seek(self.log_begins)
+            lines = log.read().decode(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else f"exit status {os.waitstatus_to_exitcode(status)}"
+        raise CommandError(f"node {self.node.node_id} did not start: {last.removeprefix('kwire: ')}")
 
 
 class ClusterDirectory:
@@ -351,17 +366,28 @@ def start(nodes: Sequence[ClusterNode]) -> None:
     """Start all stopped nodes together, and wait until they serve. Raises CommandError."""
     idle = [node for node in nodes if node.pid is None]
     faults = [node.config_error for node in idle if node.config_error is not None]
-    started = [node for node in idle if node.config_error is None]
-    for node in started:
-        node.start()
-    deadline = time.monotonic() + START_SECONDS
+    starting = [node.start() for node in idle if node.config_error is None]
     try:
-        for node in started:
-            node.await_serving(deadline)
+        _await_ready(starting, time.monotonic() + START_SECONDS)
     except CommandError as error:
         faults.append(str(error))
+    finally:
+        for one in starting:
+            os.close(one.ready_fd)
     if faults:
         raise CommandError("; ".join(faults) + describe_running(nodes))
+
+
+def _await_ready(starting: Sequence[StartingNode], deadline: float) -> None:
+    """Wait until all nodes serve. Raises CommandError as soon as one ends, or at the deadline."""
+    waiting = {one.ready_fd: one for one in starting}
+    while waiting:
+        ready, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            node = next(iter(waiting.values())).node
+            raise CommandError(f"node {node.node_id} does not serve yet: see {node.log}")
+        for fd in ready:
+            waiting.pop(fd).check()
 
 
 def describe_running(nodes: Sequence[ClusterNode]) -> str:

@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import faulthandler
-import gc
 import logging
 import math
 import os
-import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
-from time import perf_counter
-from types import FrameType
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
-
-import trio
 
 import kwire.coordinator.groups.state_machine  # noqa: F401 - before an upgrade replaces files
 from kwire.broker.config import BrokerConfig, ConfigError
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.net.listeners import BindError
-from kwire.broker.net.loop_events import LoopEvent
 from kwire.broker.net.open_file_limit import raise_open_file_limit
-from kwire.broker.net.running_node import RunningNode
-from kwire.broker.net.serve import serve, wait_any
 from kwire.broker.net.socket_settings import read_socket_settings
 from kwire.broker.node.format import FormatError
-from kwire.broker.observe.flight_recorder import FlightRecorder
-from kwire.broker.observe.systemd import READY, STOPPING, SystemdNotifier
 from kwire.broker.storage.checkpoints import IncompleteMetaProperties
 from kwire.broker.storage.dirs.meta_properties import StartRefused
 from kwire.broker.storage.disk import StorageError
 from kwire.cli.broker_settings import LOG_FORMATS, LOG_LEVELS, load_configuration
+from kwire.cli.server.service import CrashRecorder, Service
 from kwire.cli.shared.command_error import CommandError, UsageError
-from kwire.cli.shared.standard_streams import discard_output
-from kwire.wire.record_scan import IMPLEMENTATION
 
 if TYPE_CHECKING:
     from kwire.broker.observe.http import HttpPort
@@ -48,8 +35,6 @@ CONSOLE_PORT: Final = "8080"
 OTHER_PORT_EXAMPLE: Final = "--set listeners=PLAINTEXT://127.0.0.1:19092"
 """Options of a broker on another port, for an error message."""
 BOOLEANS: Final = ("true", "false")
-GC_THRESHOLDS: Final = (10_000, 20, 50)
-"""Thresholds for rare collections. A pause takes about a millisecond, since startup objects are frozen."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,11 +49,11 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
     config = load_configuration(options)
     raise_open_file_limit()
     http: HttpPort | None = None
-    crash = _CrashRecorder()
+    crash = CrashRecorder()
     try:
         prepare(config)
         http = _http_port(options, config)
-        failure = trio.run(_serve, config, http, slow_seconds, crash)
+        failure = Service(config, http, slow_seconds, crash).run()
     except (IncompleteMetaProperties, StartRefused) as error:
         raise CommandError(str(error)) from error
     except StorageError as error:
@@ -150,92 +135,3 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
         raise UsageError(str(error)) from error
     except HttpUnavailable as error:
         raise CommandError(str(error)) from error
-
-
-async def _serve(
-    config: BrokerConfig, http: HttpPort | None, slow_seconds: float, crash: _CrashRecorder
-) -> str:
-    """Serve until a stop signal or a failure. Returns the reason of the failure, or an empty text."""
-    stop = _StopSignals(LoopEvent(), trio.lowlevel.current_trio_token())
-    beside: list[Callable[[RunningNode], Awaitable[None]]] = [] if http is None else [http.serve]
-    service = SystemdNotifier(os.environ)
-    if service.watchdog_seconds:
-        beside.append(service.run_watchdog)
-    async with serve(config, alone=True, stop=stop.requested, background=beside) as broker:
-        if stop.requested.is_set or broker.failure.reason:
-            return broker.failure.reason
-        crash.watch(broker)
-        if slow_seconds < math.inf:
-            from kwire.broker.observe.slow_requests import SlowRequests
-
-            logger = broker.loop.logger("kwire.dispatch")
-            broker.server.request_metrics.watch_slow(slow_seconds, SlowRequests(logger, perf_counter))
-        service.notify(READY, f"STATUS=serves on {broker.bootstrap}")
-        message = (
-            f"kwire serves on {broker.bootstrap}, with data in {', '.join(config.log_dirs)} "
-            f"(record validation: {IMPLEMENTATION}); Ctrl-C or SIGTERM stops it"
-        )
-        if http is not None and http.console_url:
-            message += f"\nthe console is at {http.console_url}"
-        try:
-            print(message, flush=True)
-        except OSError as error:  # the broker serves anyway
-            logger = broker.loop.logger("kwire.node")
-            logger.warning("Cannot write to standard output (%s): %s", error.strerror, message)
-            discard_output()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
-        gc.enable()
-        await wait_any(stop.requested, broker.failure.happened)
-        if broker.failure.reason:
-            crash.write(broker.failure.reason)
-        service.notify(STOPPING)
-        broker.loop.logger("kwire.node").info("Shutting down")
-        return broker.failure.reason
-
-
-class _CrashRecorder:
-    """Writer of the flight record when the broker ends with a signal or an error."""
-
-    def __init__(self) -> None:
-        self._recorder: FlightRecorder | None = None
-
-    def watch(self, broker: RunningNode) -> None:
-        """Start recording, and write the record on SIGABRT, with which systemd ends a hanging service."""
-        self._recorder = FlightRecorder(broker)
-        self._recorder.begin()
-        faulthandler.enable()  # for signals after which Python code cannot run
-        signal.signal(signal.SIGABRT, self._aborted)
-
-    def write(self, reason: str, trace: str = "") -> None:
-        """Write the flight record with the reason of the end."""
-        if self._recorder is not None:
-            self._recorder.write(reason, trace)
-
-    def end(self) -> None:
-        """Stop recording."""
-        if self._recorder is not None:
-            self._recorder.end()
-
-    def _aborted(self, number: int, frame: FrameType | None) -> None:
-        self.write("SIGABRT", "".join(traceback.format_stack(frame)))
-        signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)
-
-
-class _StopSignals:
-    """Stop signals: the first starts a clean shutdown, the second ends the process at once."""
-
-    def __init__(self, requested: LoopEvent, token: trio.lowlevel.TrioToken) -> None:
-        self.requested = requested
-        self._token = token
-        self._count = 0
-        signal.signal(signal.SIGTERM, self._received)
-        signal.signal(signal.SIGINT, self._received)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal may be closed
-
-    def _received(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
-        if self._count > 1:
-            os._exit(128 + number)
-        self._token.run_sync_soon(self.requested.set)

@@ -247,4 +247,4 @@ def test_without_http_its_dependencies_are_not_imported() -> None:
     code = "import sys, kwire.cli.server.serve; print(*sys.modules)"
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in completed.stdout.split()}
-    assert not loaded & {"hypercorn", "starlette", "anyio", "h11", "asyncio"}
+    assert not loaded & {"hypercorn", "starlette", "anyio", "h11", "asyncio", "trio"}
