@@ -78,7 +78,7 @@ PLANTED_BUGS = [
     PlantedBug(
         "a controller is active before its epoch is committed",
         _a_controller_is_active_before_its_epoch_is_committed,
-        2,
+        10,
     ),
     PlantedBug(
         "a former leader keeps its uncommitted records", _a_former_leader_keeps_its_uncommitted_records, 8
