@@ -67,10 +67,9 @@ def encode(message: Call | Result) -> bytes:
     return bytes(frame)
 
 
-def receive(read: Callable[[int], bytes]) -> Any:
-    """Read a message. `read` returns at most as many bytes as its argument. Raises EOFError at the end."""
-    size = int.from_bytes(_receive_bytes(read, SIZE_BYTES))
-    return pickle.loads(_receive_bytes(read, size))
+def receive(read: Callable[[int], bytes]) -> bytes:
+    """Read a pickle. `read` returns at most as many bytes as its argument. Raises EOFError at the end."""
+    return _receive_bytes(read, int.from_bytes(_receive_bytes(read, SIZE_BYTES)))
 
 
 def _receive_bytes(read: Callable[[int], bytes], size: int) -> bytes:

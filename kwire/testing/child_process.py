@@ -28,6 +28,7 @@ import array
 import atexit
 import logging
 import os
+import pickle
 import posix
 import sys
 import threading
@@ -35,17 +36,31 @@ from collections import deque
 from typing import Any
 
 from kwire.host.loggers import ROOT, known_loggers
+from kwire.host.system_time import sleep
 from kwire.testing.child_frames import Call, Result, encode, join_error, receive
 from kwire.testing.green_threads import green_sleep
 
 CHILD_ITSELF = 0
 """The handle of the child process in calls."""
-PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[1]); import kwire; del sys.path[0]; "
-    "from kwire.testing.child_server import main; main(int(sys.argv[2]), sys.argv[3:])"
-)
-"""The program of the child process. It uses the same package `kwire` as this process."""
+PROGRAM = """\
+import os, sys
+for fd in map(int, os.listdir("/proc/self/fd")):
+    try:
+        fd > 2 and os.close(fd)
+    except OSError:
+        pass
+sys.path.insert(0, sys.argv[1])
+import kwire
+del sys.path[0]
+from kwire.testing.child_server import main
+main(int(sys.argv[2]), sys.argv[3:])
+"""
+"""The program of the child process. It uses the same package `kwire` as this process.
+
+It closes inherited descriptors: libraries of the test may have left their sockets inheritable.
+"""
 GREEN_SLEEP_SECONDS = 0.001
+POLL_SECONDS = 0.001
 SHOWN_LINES = 10
 SHOWN_BYTES = 4000
 END_TIMEOUT_SECONDS = 10
@@ -97,6 +112,7 @@ class ChildProcess:
                 (posix.POSIX_SPAWN_DUP2, self._log_fd, 2),
             ],
             setpgroup=0,  # Ctrl-C in a terminal is for the test, which then stops its brokers
+            setsigmask=(),
         )
         theirs.close()
         self._idle: dict[int, list[_socket.socket]] = {}
@@ -129,7 +145,7 @@ class ChildProcess:
         try:
             connection = self._connect()
             connection.sendall(frame, _socket.MSG_NOSIGNAL)
-            result: Result = receive(_reader(connection))
+            result: Result = pickle.loads(receive(_reader(connection)))
         except BaseException as error:
             if connection is not None:  # after an interrupt, its result must not become that of another call
                 connection.close()
@@ -188,16 +204,24 @@ class ChildProcess:
         with self._lock:
             if self._death:
                 return
-            try:
-                code = SYSTEM.waitstatus_to_exitcode(SYSTEM.waitpid(self.pid, 0)[1])
-                how = f"ended with exit status {code}" if code >= 0 else f"was ended by signal {-code}"
-            except ChildProcessError:  # another part of the test has reaped it, or this is a fork
-                how = "has ended"
+            how = self._ending()
             lines = self._last_lines()
             logged = "; its last log lines:\n  " + "\n  ".join(lines) if lines else ""
             self._death = f"the child process {self.pid} of kwire.testing {how}{logged}"
             atexit.unregister(self.end)
             self._close()
+
+    def _ending(self) -> str:
+        for _ in range(int(END_TIMEOUT_SECONDS / POLL_SECONDS)):
+            try:
+                pid, status = SYSTEM.waitpid(self.pid, posix.WNOHANG)
+            except ChildProcessError:  # another part of the test has reaped it, or this is a fork
+                return "has ended"
+            if pid:
+                code = SYSTEM.waitstatus_to_exitcode(status)
+                return f"ended with exit status {code}" if code >= 0 else f"was ended by signal {-code}"
+            sleep(POLL_SECONDS)
+        return "has closed the connection"
 
     def _last_lines(self) -> list[str]:
         size = SYSTEM.fstat(self._log_fd).st_size

@@ -7,6 +7,7 @@ has ended or has closed the control socket.
 from __future__ import annotations
 
 import array
+import faulthandler
 import logging
 import os
 import pickle
@@ -48,7 +49,7 @@ LOG_FD: Final = 2
 def main(parent_pid: int, path: list[str]) -> None:
     """Serve calls until the parent process `parent_pid` has ended. `path` is its `sys.path`."""
     sys.path += [one for one in path if one not in sys.path]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
     raise_open_file_limit()
     server = ChildServer()
     threading.excepthook = server.log_thread_error
@@ -60,6 +61,9 @@ def main(parent_pid: int, path: list[str]) -> None:
 
 def _wait_for_connections(parent_pid: int, server: ChildServer) -> None:
     control = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)  # processes that this one starts must not inherit the control socket
+    os.close(null)
     poll = select.poll()
     poll.register(control, select.POLLIN)
     try:
@@ -113,12 +117,14 @@ class Connection:
         if is_closed:
             raise ConnectionClosed
 
-    def _execute(self, call: Call) -> bytes:
-        takes_log = call.log_level is not None
-        if call.log_level is not None:
-            self._server.set_log_level(call.log_level)
+    def _execute(self, frame: bytes) -> bytes:
+        takes_log = False
         value = error = None
         try:
+            call: Call = pickle.loads(frame)  # fails for instances of classes that cannot be imported here
+            if call.log_level is not None:
+                takes_log = True
+                self._server.set_log_level(call.log_level)
             value = self._server.execute(call, self)
         except BaseException as raised:
             error = raised

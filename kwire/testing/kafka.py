@@ -103,7 +103,8 @@ class Kafka:
 
         A `replication_factor` of -1 is the brokers' default. Raises ApiError, such as TOPIC_ALREADY_EXISTS.
         """
-        self._call(lambda client: client.create_topic(name, partitions, replication_factor, config or {}))
+        configs = {key: str(value) for key, value in (config or {}).items()}
+        self._call(lambda client: client.create_topic(name, partitions, replication_factor, configs))
         return name
 
     def new_topic(

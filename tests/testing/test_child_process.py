@@ -6,20 +6,23 @@ import logging
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from kwire.broker.storage.disk import StorageError
 from kwire.testing import Broker, Kafka, wait_until
-from kwire.testing.child_process import CHILD_PROCESSES, ChildDied, ChildProcess
+from kwire.testing.child_process import CHILD_ITSELF, CHILD_PROCESSES, ChildDied, ChildProcess
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.testing.peer import Peer, produce_request
@@ -100,10 +103,37 @@ def test_process_that_cannot_start_is_reported_with_its_status(monkeypatch: pyte
     with pytest.raises(
         ChildDied, match=rf"child process {process.pid} of kwire.testing ended with exit status 1"
     ):
-        process.call(0, "wait_for_log")
+        process.call(CHILD_ITSELF, "wait_for_log")
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(RuntimeError, match=r"sys\.executable is empty"):
         ChildProcess()
+
+
+def test_inheritable_descriptors_of_the_test_are_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        os.set_inheritable(server.fileno(), True)
+        inode = os.readlink(f"/proc/self/fd/{server.fileno()}")
+        process = ChildProcess()
+        process.call(CHILD_ITSELF, "wait_for_log")
+        assert inode not in {
+            os.readlink(one) for one in Path(f"/proc/{process.pid}/fd").iterdir() if one.exists()
+        }
+        process.end()
+    assert not is_alive(process.pid)
+
+
+class Unknown:
+    """An object that cannot be unpickled, like an instance of a class of the test."""
+
+    def __reduce__(self) -> Any:
+        return import_module, ("no_such_module",)
+
+
+def test_argument_that_the_child_process_cannot_import_is_refused(broker: Broker) -> None:
+    unknown: Any = Unknown()
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        broker.committed(unknown)
+    assert broker.topics() == []
 
 
 PARENT = """\

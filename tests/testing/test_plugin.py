@@ -261,6 +261,46 @@ def test_mark_sets_the_process_of_a_broker(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=1)
 
 
+def test_fixtures_in_a_child_process_work_beside_fake_files_and_blocked_sockets(
+    pytester: pytest.Pytester,
+) -> None:
+    result = run(
+        pytester,
+        """
+        import os
+
+        directories = []
+
+        def use(*brokers):
+            for broker in brokers:
+                broker.produce("orders", "x")
+                assert len(broker.records("orders")) >= 1
+                assert not os.path.exists(broker.log_dir), "the file system is not faked"
+                directories.append(broker.log_dir)
+
+        def test_files_faked_before_the_brokers_start(fs, kwire_broker, kwire):
+            use(kwire_broker, kwire)
+
+        def test_files_faked_while_the_brokers_run(kwire, kwire_broker, fs):
+            use(kwire_broker, kwire)
+
+        def test_data_of_passed_tests_is_removed(kwire):
+            exist = [os.path.exists(directory) for directory in directories]
+            assert exist == [False, True] * 2
+
+        def test_blocked_sockets(kwire, kwire_broker, socket_disabled):
+            kwire.produce("orders", "x")
+            kwire_broker.produce("orders", "x")
+        """,
+        "-p",
+        "pyfakefs.pytest_plugin",
+        "-p",
+        "pytest_socket",
+        process="child",
+    )
+    result.assert_outcomes(passed=4)
+
+
 def test_invalid_process_is_refused(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess(*PLUGIN, "-o", "kwire_process=container")
     result.stderr.fnmatch_lines(["*kwire_process = container: set thread or child*"])
