@@ -102,21 +102,26 @@ class ChildProcess:
         self._owner = SYSTEM.getpid()
         root = __file__.rsplit("/", 3)[0]
         argv = [sys.executable, "-P", "-c", PROGRAM, root, str(self._owner), *filter(None, sys.path)]
-        self.pid = SYSTEM.spawn(
-            sys.executable,
-            argv,
-            dict(os.environ),
-            file_actions=[
-                (posix.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
-                (posix.POSIX_SPAWN_DUP2, self._log_fd, 1),
-                (posix.POSIX_SPAWN_DUP2, self._log_fd, 2),
-            ],
-            setpgroup=0,  # Ctrl-C in a terminal is for the test, which then stops its brokers
-            setsigmask=(),
-        )
-        theirs.close()
         self._idle: dict[int, list[_socket.socket]] = {}
         """Idle connections by process: forked processes must not share connections."""
+        try:
+            self.pid = SYSTEM.spawn(
+                sys.executable,
+                argv,
+                dict(os.environ),
+                file_actions=[
+                    (posix.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                    (posix.POSIX_SPAWN_DUP2, self._log_fd, 1),
+                    (posix.POSIX_SPAWN_DUP2, self._log_fd, 2),
+                ],
+                setpgroup=0,  # Ctrl-C in a terminal is for the test, which then stops its brokers
+                setsigmask=(),
+            )
+        except BaseException:
+            self._close()
+            raise
+        finally:
+            theirs.close()
         self._death = ""
         """The error of all further calls. Empty while the process is alive."""
         self._lock = threading.Lock()
@@ -212,6 +217,7 @@ class ChildProcess:
             self._close()
 
     def _ending(self) -> str:
+        """Describe the end of the process, which closes its sockets a moment before it can be reaped."""
         for _ in range(int(END_TIMEOUT_SECONDS / POLL_SECONDS)):
             try:
                 pid, status = SYSTEM.waitpid(self.pid, posix.WNOHANG)

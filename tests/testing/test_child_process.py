@@ -104,6 +104,9 @@ def test_process_that_cannot_start_is_reported_with_its_status(monkeypatch: pyte
         ChildDied, match=rf"child process {process.pid} of kwire.testing ended with exit status 1"
     ):
         process.call(CHILD_ITSELF, "wait_for_log")
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(FileNotFoundError):
+        ChildProcess()
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(RuntimeError, match=r"sys\.executable is empty"):
         ChildProcess()
@@ -215,7 +218,7 @@ def test_log_of_the_broker_reaches_caplog(broker: Broker, caplog: pytest.LogCapt
         wait_until(lambda: caplog.records)
     [record] = caplog.records
     assert (record.name, record.levelno) == ("kwire.net", logging.WARNING)
-    assert record.getMessage().startswith("[node 0]") or "Closing connection" in record.getMessage()
+    assert "Closing connection" in record.getMessage()
 
 
 def test_level_of_the_parent_process_applies(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
@@ -240,15 +243,12 @@ def test_calls_of_several_threads_do_not_wait_for_each_other(broker: Broker) -> 
     assert len(found) == 1
 
 
-class Topic(StrEnum):
-    ORDERS = "orders"
-
-
 def test_enum_of_the_test_is_a_topic_name(broker: Broker) -> None:
-    broker.produce(Topic.ORDERS, "first")
+    topic: Any = StrEnum("topic", {"ORDERS": "orders"}, module="no_such_module")
+    broker.produce(topic.ORDERS, "first")
     assert broker.topics() == ["orders"]
     with pytest.raises(ApiError) as refused:
-        broker.create_topic(Topic.ORDERS)
+        broker.create_topic(topic.ORDERS)
     assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
