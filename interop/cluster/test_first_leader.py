@@ -21,6 +21,7 @@ from interop.cluster.quorums import (
     under_load,
     voters,
 )
+from interop.cluster.test_features import features
 
 FORMATTED = [
     ("metadata.version", 30),
@@ -32,6 +33,7 @@ FORMATTED = [
 ]
 """The features and the user, in the order of every tool. The first leader adds the setting (KIP-966)."""
 ALICE = ("--add-scram", "SCRAM-SHA-256=[name=alice,password=secret]")
+NEWER = 31
 ELECTION = "controller.quorum.election.timeout.ms"
 MIXED = {name: kinds for name, kinds in VOTER_KINDS.items() if len(set(kinds)) > 1}
 OTHER: Mapping[type[Broker], type[Broker]] = {Kwire: SmallKafka, SmallKafka: Kwire}
@@ -76,8 +78,11 @@ def test_standalone_voter_writes_the_formatted_metadata(formatted_by: str, stand
         check_first_records(cluster)
         cluster.make_topic("t", [[1, 2, 3]])
         create_topics_through_each_broker(cluster, "first")
+        # No node of kwire supports 4.4-IV0, and no node of Apache Kafka 4.3.
+        output = features(cluster, "upgrade", "--feature", f"metadata.version={NEWER}")
+        assert "Could not upgrade metadata.version" in output, output
         cluster.wait_until_all_replicas_equal()
-        cluster.check_logs()
+        cluster.check_logs(f"Invalid update version {NEWER} for feature metadata.version")
 
 
 def formatting_tools(members: tuple[Member, ...], formatted_by: str) -> dict[int, type[Broker]]:
