@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import lz4.block
 import lz4.frame
 import snappy
+import xxhash
 import zstandard
 
 from interop.batches import BASE_TIMESTAMP, Batch, Record, encode_record
@@ -76,6 +80,62 @@ def _record(random: Random) -> Record:
         ],
         random.choice([0, 0, 1, -1, 1000, -120_000, 2 * HOUR_MS]),
     )
+
+
+def unusual_streams(random: Random) -> Iterator[tuple[str, bytes]]:
+    """Yield names and batches whose compressed streams readers understand in different ways."""
+    records = [Record(b"v" * 40), Record(b"w" * 40)]
+    one, two = (encode_record(record, index) for index, record in enumerate(records))
+
+    def batch(codec: int, payload: bytes, count: int = 2) -> bytes:
+        return Batch(records[:count], attributes=codec, payload=payload).encode()
+
+    def block(plain: bytes) -> bytes:
+        packed = bytes(snappy.compress(plain))
+        return len(packed).to_bytes(4, "big") + packed
+
+    wrong_magic = b"\x82SNAPPY\1" + XERIAL_HEADER[8:]
+    for rest in (b"", b"\0\0\0", bytes(4), b"\xff" * 4, block(b""), block(one), wrong_magic):
+        payload = XERIAL_HEADER + block(one + two) + wrong_magic + rest
+        yield f"snappy, wrong magic and {len(rest)} bytes at the end", batch(SNAPPY, payload)
+    yield (
+        "snappy, wrong magic in the middle",
+        batch(SNAPPY, XERIAL_HEADER + block(one) + wrong_magic + block(two)),
+    )
+    for version in (-1, 0, 2):
+        header = XERIAL_HEADER[:8] + version.to_bytes(4, "big", signed=True) + XERIAL_HEADER[12:]
+        yield f"snappy, version {version} first", batch(SNAPPY, header + block(one + two))
+        yield (
+            f"snappy, version {version} later",
+            batch(SNAPPY, XERIAL_HEADER + block(one) + header + block(two)),
+        )
+    for number in (150, 50_000):
+        yield f"snappy, {number} headers", batch(SNAPPY, XERIAL_HEADER * number + block(one + two))
+        empty = gzip.compress(b"", mtime=0) * number
+        yield f"gzip, {number} empty members first", batch(GZIP, empty + gzip.compress(one + two))
+        yield f"gzip, {number} empty members last", batch(GZIP, gzip.compress(one + two) + empty)
+    header = b"\x1f\x8b\x08" + bytes(7)
+    for size_bytes in (8212, 8220, 8224, 8232, 8240):
+        value = random.randbytes(size_bytes - 60)
+        plain = encode_record(Record(value), 0)
+        packed = gzip.compress(plain, mtime=0)
+        for rest in (header[:9], header, header + bytes(8)):
+            payload = packed + rest
+            yield (
+                f"gzip, a member of {len(packed)} bytes and a header of {len(rest)}",
+                Batch([Record(value)], attributes=GZIP, payload=payload).encode(),
+            )
+
+    def frame(*blocks: bytes) -> bytes:
+        descriptor = b"\x60\x40"
+        start = b"\x04\x22\x4d\x18" + descriptor + bytes([xxhash.xxh32_intdigest(descriptor) >> 8 & 255])
+        packed = [lz4.block.compress(plain, store_size=False) for plain in blocks]
+        return start + b"".join(len(each).to_bytes(4, "little") + each for each in packed) + bytes(4)
+
+    yield "lz4, an empty block in the middle", batch(LZ4, frame(one, b"", two))
+    yield "lz4, an empty block within a record", batch(LZ4, frame(one[:9], b"", one[9:] + two))
+    yield "lz4, an empty block first", batch(LZ4, frame(b"", one + two))
+    yield "lz4, an empty block and more records than declared", batch(LZ4, frame(one, b"", two), count=1)
 
 
 def _header_faults(random: Random, count: int) -> list[tuple[str, Any]]:

@@ -9,7 +9,17 @@ from random import Random
 
 import pytest
 
-from interop.batch_mutations import GZIP, LZ4, NONE, SNAPPY, ZSTD, TopicConfig, random_batch, random_topic
+from interop.batch_mutations import (
+    GZIP,
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZSTD,
+    TopicConfig,
+    random_batch,
+    random_topic,
+    unusual_streams,
+)
 from interop.batches import BASE_TIMESTAMP
 from interop.java_outputs import java_outputs
 from kwire.broker.storage.log.log_config import CLIENT, LogConfig
@@ -103,6 +113,18 @@ def test_kwire_accepts_what_apache_kafka_accepts(codec: str) -> None:
     assert accepted > BATCHES / 5
     assert other_errors <= MAX_OTHER_ERRORS * BATCHES, f"{other_errors} of {BATCHES} errors differ"
     assert stricter <= MAX_STRICTER * BATCHES, f"kwire alone rejects {stricter} of {BATCHES} batches"
+
+
+def test_kwire_accepts_no_unusual_stream_that_apache_kafka_rejects() -> None:
+    """Streams with empty or false headers, members and blocks, for which Java's readers have own rules."""
+    names, batches = zip(*unusual_streams(Random("unusual streams")), strict=True)
+    verdicts = verdicts_of_kafka([(TopicConfig(), batch) for batch in batches])
+    agreed = 0
+    for name, batch, kafka in zip(names, batches, verdicts, strict=True):
+        kwire = verdict_of_kwire(TopicConfig(), batch)
+        assert not kwire.accepted or (kafka.accepted and kafka.is_readable), f"{name}: {kafka} {kwire}"
+        agreed += kwire.accepted == kafka.accepted
+    assert agreed > len(batches) / 2
 
 
 def content(batch: bytes) -> tuple[object, ...]:

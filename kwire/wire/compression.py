@@ -35,8 +35,11 @@ XERIAL_VERSION = 1
 XERIAL_HEADER = XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 """The header of snappy-java's framing: a magic, its version, the oldest compatible version. Blocks follow."""
 XERIAL_BLOCK_BYTES = 32 * 1024
-XERIAL_MAX_HEADERS = 100
-"""The maximum number of headers in a row. After some thousand, Java's reader overflows its stack."""
+MAX_EMPTY_STREAMS = 1000
+"""The maximum number of snappy headers or empty gzip members in a row.
+
+Java's readers call themselves for each one, and overflow their stack after some thousand.
+"""
 LZ4_DEFAULT_LEVEL = 9
 ZSTD_DEFAULT_LEVEL = 3
 CHUNK_BYTES = 64 * 1024
@@ -44,10 +47,13 @@ SNAPPY_MAX_RATIO = 64
 """The maximum growth of a snappy block, as a factor: its densest element expands 3 bytes to 64."""
 GZIP_MAGIC_AND_METHOD = b"\x1f\x8b\x08"
 GZIP_HEADER_CRC, GZIP_EXTRA, GZIP_NAME, GZIP_COMMENT = 2, 4, 8, 16
-GZIP_FIRST_CHUNK_BYTES = 4096
-"""The size of the first chunk of a member. It is small, because zlib copies the bytes after the member."""
+GZIP_TRAILER_BYTES = 8
 GZIP_MIN_MEMBER_BYTES = 18
 """The size of a gzip header and trailer without optional fields."""
+GZIP_BUFFER_BYTES = 8 * 1024
+"""The size of the buffer in which Kafka's reader receives compressed bytes."""
+GZIP_FIRST_CHUNK_BYTES = 4096
+"""The size of the first chunk of a member. It is small, because zlib copies the bytes after the member."""
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 LZ4_VERSION_1 = 0x40
 LZ4_INDEPENDENT_BLOCKS = 0x20
@@ -116,18 +122,30 @@ def _too_large(codec: Codec, max_bytes: int) -> OutputTooLarge:
 
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytearray:
+    """Decompress all members. As in Java, bytes after a member are ignored if they are no complete header.
+
+    Java's GZIPInputStream also ignores a short rest, but only within its current buffer.
+    """
     out = bytearray()
     content = bytes(data)
-    position = _gzip_header_end(content, 0)
+    position = first_buffer = _gzip_header_end(content, 0)
+    empty = 0
     while True:
+        size_bytes = len(out)
         position = _decompress_member(content, position, out, max_bytes)
-        # As in Java, bytes after a member are ignored if they are not another member.
-        if len(content) - position <= GZIP_MIN_MEMBER_BYTES:
+        empty = empty + 1 if len(out) == size_bytes else 0
+        if empty > MAX_EMPTY_STREAMS:
+            raise CompressionError("gzip: too many empty members follow each other")
+        filled_bytes = position - GZIP_TRAILER_BYTES - first_buffer
+        buffer_end = first_buffer + -(-filled_bytes // GZIP_BUFFER_BYTES) * GZIP_BUFFER_BYTES
+        if len(content) <= min(buffer_end, position + GZIP_MIN_MEMBER_BYTES):
             return out
         try:
             position = _gzip_header_end(content, position)
         except CompressionError:
             return out
+        if position >= buffer_end:
+            first_buffer = position
 
 
 def _gzip_header_end(data: bytes, start: int) -> int:
@@ -208,15 +226,19 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> Buffer:
     while end - position >= 4:
         size = int.from_bytes(view[position : position + 4], "big", signed=True)
         if view[position : position + 4] == XERIAL_MAGIC[:4]:
-            # Streams can be concatenated. As in Java, anything else with these bytes is the end.
+            # Streams can be concatenated.
             if end - position < len(XERIAL_HEADER):
                 raise CompressionError("snappy: a header is incomplete")
             if view[position : position + len(XERIAL_MAGIC)] != XERIAL_MAGIC:
+                # Java's reader returns the end of the data here once, and continues with the next block.
+                if end - position - len(XERIAL_HEADER) >= 4:
+                    raise CompressionError("snappy: a header has a wrong magic")
                 break
-            if int.from_bytes(view[position + 8 : position + 12], "big", signed=True) < XERIAL_VERSION:
+            version = int.from_bytes(view[position + 8 : position + 12], "big", signed=True)
+            if version < XERIAL_VERSION and position:  # as in Java, the first header may have any version
                 raise CompressionError("snappy: the version of the framing is not supported")
             headers += 1
-            if headers > XERIAL_MAX_HEADERS:
+            if headers > MAX_EMPTY_STREAMS:
                 raise CompressionError("snappy: too many headers follow each other")
             position += len(XERIAL_HEADER)
             continue
@@ -243,10 +265,10 @@ def _decompress_snappy_block(block: memoryview, left_bytes: int, max_bytes: int)
             break
     else:
         raise CompressionError("snappy: a block has no valid length")
-    if size > left_bytes:
-        raise _too_large(Codec.SNAPPY, max_bytes)
     if size > SNAPPY_MAX_RATIO * len(block):
         raise CompressionError(f"snappy: {len(block)} bytes cannot decompress to {size}")
+    if size > left_bytes:
+        raise _too_large(Codec.SNAPPY, max_bytes)
     try:
         plain: bytes = snappy.uncompress(bytes(block))
     except Exception as error:
@@ -293,7 +315,7 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> Buffer:
             if view[position : position + 4] != xxh32(block):
                 raise CompressionError("lz4: a block has a wrong checksum")
             position += 4
-        # Java's reader takes a block without output for the end of the data.
+        # A consumer takes a block without output for the end of the data.
         if not len(plain):
             return out
         if len(plain) > max_bytes - len(out):

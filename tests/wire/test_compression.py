@@ -163,9 +163,41 @@ def test_gzip_trailer() -> None:
             decompress(Codec.GZIP, bytes(changed), max_bytes=ENDLESS)
     for rest in (b"x", b"\x1f\x8b\x08", bytes(100)):
         assert decompress(Codec.GZIP, packed + rest, max_bytes=ENDLESS) == DATA["text"]
-    header_of_another_member = b"\x1f\x8b\x08\x08\0\0\0\0\0\0nnnnnnnnn\0"
+    header_of_another_member = b"\x1f\x8b\x08\x08" + bytes(6) + b"n" * 9 + b"\0"
     with pytest.raises(CompressionError, match="incomplete"):
         decompress(Codec.GZIP, packed + header_of_another_member, max_bytes=ENDLESS)
+
+
+@pytest.mark.parametrize(
+    ("header_bytes", "least", "most"),
+    [(18, 8185, 8210), (10, 8193, 8210)],
+)
+def test_short_gzip_header_at_a_border_of_javas_buffer_is_incomplete(
+    header_bytes: int, least: int, most: int
+) -> None:
+    """The lengths of the first member were found with Java's GZIPInputStream."""
+    header = b"\x1f\x8b\x08" + bytes(header_bytes - 3)
+    content = random.Random(0).randbytes(9000)
+    for length in (least - 1, least, most, most + 1):
+        size_bytes = next(
+            size for size in range(length, 0, -1) if len(compress(Codec.GZIP, content[:size])) == length
+        )
+        packed = compress(Codec.GZIP, content[:size_bytes])
+        if least <= length <= most:
+            with pytest.raises(CompressionError):
+                decompress(Codec.GZIP, packed + header, max_bytes=ENDLESS)
+        else:
+            assert len(decompress(Codec.GZIP, packed + header, max_bytes=ENDLESS)) == size_bytes
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_gzip_members_without_data_in_a_row_are_limited(first: bool) -> None:
+    packed, empty = compress(Codec.GZIP, b"data"), compress(Codec.GZIP, b"")
+    for count in (1, 1000):
+        data = empty * count + packed if first else packed + empty * count
+        assert decompress(Codec.GZIP, data, max_bytes=ENDLESS) == b"data"
+    with pytest.raises(CompressionError, match="too many empty members"):
+        decompress(Codec.GZIP, empty * 1001 + packed, max_bytes=ENDLESS)
 
 
 def test_xerial_headers_within_a_stream() -> None:
@@ -173,8 +205,15 @@ def test_xerial_headers_within_a_stream() -> None:
     older = XERIAL_HEADER[:8] + bytes(4) + XERIAL_HEADER[12:]
     with pytest.raises(CompressionError, match="version"):
         decompress(Codec.SNAPPY, stream + older + stream[16:], max_bytes=ENDLESS)
+    assert decompress(Codec.SNAPPY, older + stream[16:], max_bytes=ENDLESS) == b"first"
     with pytest.raises(CompressionError, match="too many headers"):
-        decompress(Codec.SNAPPY, stream + XERIAL_HEADER * 1000, max_bytes=ENDLESS)
+        decompress(Codec.SNAPPY, stream + XERIAL_HEADER * 2000, max_bytes=ENDLESS)
+    no_header = b"\x82SNAPPY\1" + XERIAL_HEADER[8:]
+    for rest in (b"", b"abc"):
+        assert decompress(Codec.SNAPPY, stream + no_header + rest, max_bytes=ENDLESS) == b"first"
+    for rest in (bytes(4), stream[16:], no_header):
+        with pytest.raises(CompressionError, match="wrong magic"):
+            decompress(Codec.SNAPPY, stream + no_header + rest, max_bytes=ENDLESS)
     many = stream * 500
     assert decompress(Codec.SNAPPY, many, max_bytes=ENDLESS) == b"first" * 500
 

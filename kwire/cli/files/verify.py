@@ -12,7 +12,7 @@ from kwire.cli.files.segment_files import open_read_only
 from kwire.cli.shared.command_error import CommandError
 from kwire.cli.shared.errors import cannot_read
 from kwire.cli.shared.output import RED, Output, Row
-from kwire.wire.batch import CorruptBatch, crc_is_valid, decompress_records, read_header
+from kwire.wire.batch import MAGIC, CorruptBatch, crc_is_valid, decompress_records, read_header
 from kwire.wire.record_scan import scan
 
 SEGMENT = ".log"
@@ -49,11 +49,16 @@ def _segments(path: str) -> Iterator[str]:
         os.path.join(directory, name)
         for directory, _, names in os.walk(path, onerror=fail, followlinks=True)
         for name in names
-        if name.endswith(SEGMENT) and name[: -len(SEGMENT)].isdecimal()
+        if _has_offset_name(name)
     )
     if not found:
         raise CommandError(f"{path} has no segments: give a data directory or a partition's directory")
     yield from found
+
+
+def _has_offset_name(path: str) -> bool:
+    name = os.path.basename(path)
+    return name.endswith(SEGMENT) and name.removesuffix(SEGMENT).isdecimal()
 
 
 def _problems(path: str) -> Iterator[Row | None]:
@@ -64,11 +69,14 @@ def _problems(path: str) -> Iterator[Row | None]:
 
     file = open_read_only(path)
     position = 0
+    least = int(os.path.basename(path).removesuffix(SEGMENT)) if _has_offset_name(path) else 0
     try:
         for batch in scan_batches(file, 0, file.size()):
-            text = _problem_of(batch)
+            text = _problem_of(batch, least)
             yield problem(batch.location.base_offset, batch.location.position, text) if text else None
             position = batch.location.next_position
+            if not text:
+                least = batch.location.last_offset + 1
     except LegacyFormat as error:
         # Kafka's clients can read older formats, and kwire never writes them.
         raise CommandError(
@@ -79,9 +87,17 @@ def _problems(path: str) -> Iterator[Row | None]:
             yield problem(None, position, f"{error}; the rest of the segment was not checked")
 
 
-def _problem_of(batch: WholeBatch) -> str:
-    """Return why the batch cannot be read, or an empty text."""
+def _problem_of(batch: WholeBatch, least_offset: int) -> str:
+    """Return why the batch cannot be read, or an empty text.
+
+    `least_offset` is the offset after the last record of the previous batch.
+    """
     header = read_header(batch.buffer, batch.at)
+    # The CRC covers neither the magic nor the base offset.
+    if header.magic != MAGIC:
+        return f"the magic is {header.magic}"
+    if header.base_offset < least_offset:
+        return f"the base offset is below {least_offset}"
     if not crc_is_valid(batch.buffer, batch.at, header):
         return "the CRC is wrong"
     try:

@@ -68,6 +68,19 @@ def test_each_unreadable_batch_is_named(offline: RunCommand, tmp_path: Path) -> 
     assert offline("logs", "verify", str(path)).out.count("\n") == 6
 
 
+def test_damage_outside_of_the_crc_is_named(offline: RunCommand, tmp_path: Path) -> None:
+    magic, offset = bytearray(good_batch(3)), bytearray(good_batch(6))
+    magic[16] = 5
+    struct.pack_into(">q", offset, 0, 2)
+    write_segment(tmp_path / "orders-0", good_batch(0), bytes(magic), bytes(offset), good_batch(9))
+    result = offline("logs", "verify", str(tmp_path), "--json")
+    assert result.status == 1
+    assert [(row["base_offset"], row["problem"]) for row in json.loads(result.out)] == [
+        (3, "the magic is 5"),
+        (2, "the base offset is below 3"),
+    ]
+
+
 @pytest.mark.parametrize("name", ["nothing", "empty", "orders.index"])
 def test_path_without_segments_is_an_error(offline: RunCommand, tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()

@@ -46,7 +46,10 @@ MAX_DECOMPRESSED_BYTES: Final = 100 * 1024 * 1024
 """The maximum size of a decompressed batch. It is the default maximum size of a request."""
 
 MAX_RECORDS_IN_PYTHON: Final = 500_000
-"""The maximum number of records in a batch without native code. The scan then takes at most some seconds."""
+"""The maximum number of records in a batch that Python code scans or builds again. It takes some seconds."""
+
+MIN_RECORD_IN_BATCH_BYTES: Final = 7
+"""The size of a record without key, value and headers, including its length."""
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
 ERRORS_SHOWN: Final = 3
@@ -231,13 +234,15 @@ def _check_records(
     target = CODEC_NAMES.get(config.compression_type, source)
     if header.is_control and source == Codec.NONE:
         target = Codec.NONE
-    if native_scan is None and header.records_count > MAX_RECORDS_IN_PYTHON:
+    payload = decompress_records(batch, 0, header, MAX_DECOMPRESSED_BYTES)
+    count = min(header.records_count, len(payload) // MIN_RECORD_IN_BATCH_BYTES)
+    if count > MAX_RECORDS_IN_PYTHON and (native_scan is None or target != source):
+        work = "validates without its native code" if native_scan is None else "can compress again"
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"The batch appended to {partition} has {header.records_count} records, more than the "
-            f"{MAX_RECORDS_IN_PYTHON} that kwire validates without its native code.",
+            f"The batch appended to {partition} has {count} records, more than the {MAX_RECORDS_IN_PYTHON} "
+            f"that kwire {work}.",
         )
-    payload = decompress_records(batch, 0, header, MAX_DECOMPRESSED_BYTES)
     append_time = config.message_timestamp_type == LOG_APPEND_TIME
     if header.has_log_append_time:
         max_timestamp = _check_with_one_timestamp(payload, header, config, now_ms, partition)

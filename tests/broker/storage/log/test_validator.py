@@ -314,6 +314,21 @@ def test_number_of_records_is_limited_without_native_code(monkeypatch: pytest.Mo
     assert error_of(batch(b"a", b"b")).code == ErrorCode.MESSAGE_TOO_LARGE
 
 
+def test_number_of_records_is_limited_for_a_batch_with_another_codec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validator, "MAX_RECORDS_IN_PYTHON", 1)
+    config = LogConfig(compression_type="gzip")
+    validate_batch(batch(b"a"), config)
+    assert error_of(batch(b"a", b"b"), config).code == ErrorCode.MESSAGE_TOO_LARGE
+    validate_batch(batch(b"a", b"b", codec=Codec.GZIP), config)
+
+
+def test_batch_that_claims_more_records_than_fit_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validator, "native_scan", None)
+    count = 0x7FFFFFFF
+    sent = with_field(with_field(batch(b"a"), 57, ">i", count), 23, ">i", count - 1)
+    assert error_of(sent).code == ErrorCode.INVALID_RECORD
+
+
 def test_a_coordinator_may_write_control_records() -> None:
     control = build([(NOW_MS, b"\0\0\0\1", bytes(6), [])], control=True)
     validate_batch(control, origin=AppendOrigin.COORDINATOR)
