@@ -95,6 +95,9 @@ class ChildProcess:
 
     def __init__(self) -> None:
         """Start the process, without waiting for it. The first call waits until it is ready."""
+        self._log_fd = -1
+        self._idle: dict[int, list[_socket.socket]] = {}
+        """Idle connections by process: forked processes must not share connections."""
         if not sys.executable:
             raise RuntimeError("sys.executable is empty: a child process needs the path of the interpreter")
         self._log_fd = SYSTEM.memfd_create("kwire child process")
@@ -102,8 +105,6 @@ class ChildProcess:
         self._owner = SYSTEM.getpid()
         root = __file__.rsplit("/", 3)[0]
         argv = [sys.executable, "-P", "-c", PROGRAM, root, str(self._owner), *filter(None, sys.path)]
-        self._idle: dict[int, list[_socket.socket]] = {}
-        """Idle connections by process: forked processes must not share connections."""
         try:
             self.pid = SYSTEM.spawn(
                 sys.executable,
@@ -117,9 +118,6 @@ class ChildProcess:
                 setpgroup=0,  # Ctrl-C in a terminal is for the test, which then stops its brokers
                 setsigmask=(),
             )
-        except BaseException:
-            self._close()
-            raise
         finally:
             theirs.close()
         self._death = ""
@@ -129,6 +127,9 @@ class ChildProcess:
         """Handles to release with the next call."""
         atexit.register(self.end)
         self._start_log_thread()
+
+    def __del__(self) -> None:
+        self._close()  # not before, because other threads may be using the descriptors
 
     @property
     def is_alive(self) -> bool:
@@ -177,7 +178,6 @@ class ChildProcess:
             SYSTEM.waitpid(self.pid, 0)
         except OSError:  # it has not ended in time, or was reaped by someone else
             pass
-        self._close()
 
     def _connect(self) -> _socket.socket:
         pid = SYSTEM.getpid()
@@ -214,7 +214,6 @@ class ChildProcess:
             logged = "; its last log lines:\n  " + "\n  ".join(lines) if lines else ""
             self._death = f"the child process {self.pid} of kwire.testing {how}{logged}"
             atexit.unregister(self.end)
-            self._close()
 
     def _ending(self) -> str:
         """Describe the end of the process, which closes its sockets a moment before it can be reaped."""
@@ -235,11 +234,13 @@ class ChildProcess:
         return data.decode(errors="replace").splitlines()[-SHOWN_LINES:]
 
     def _close(self) -> None:
-        self._control.close()
+        log_fd, self._log_fd = self._log_fd, -1
+        if log_fd >= 0:
+            SYSTEM.close(log_fd)
+            self._control.close()
         for idle in self._idle.values():
             while idle:
                 idle.pop().close()
-        SYSTEM.close(self._log_fd)
 
     # --- the log
 
