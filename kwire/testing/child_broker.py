@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kwire.testing.child_process import CHILD_ITSELF, CHILD_PROCESSES, SYSTEM, ChildDied, ChildProcess
 from kwire.testing.child_recorder import ChildRecorder
 from kwire.testing.embedded_broker import DIRECTORY_KEYS
-from kwire.testing.faults import Fault, FaultCount, Faults
+from kwire.testing.faults import Fault, FaultCount, Faults, SeededFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,7 +186,10 @@ class ChildFaults(Faults):
 
     def register(self, fault: Fault) -> None:
         """Send a fault to the child process, and read its counts there from now on."""
-        fault.count = _ChildFaultCount(self._call, self._call("register_fault", fault))
+        attributes = {name: value for name, value in vars(fault).items() if name != "count"}
+        is_seeded = isinstance(fault, SeededFault)
+        number = self._call("register_fault", is_seeded, fault.remaining, attributes)
+        fault.count = _ChildFaultCount(self._call, number)
 
     def clear(self) -> None:
         """Cancel all faults."""

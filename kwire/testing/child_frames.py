@@ -56,11 +56,23 @@ class _CallPickler(pickle.Pickler):
         return NotImplemented
 
 
-def encode(message: Call | Result) -> bytes:
-    """Return a message as a frame."""
+def encode_call(call: Call) -> bytes:
+    """Return a call as a frame.
+
+    It contains no references to classes of kwire: a test that restores `sys.modules` can make this process
+    import them again, and pickle then refuses instances of the first class.
+    """
+    return _encode(_CallPickler, tuple(call))
+
+
+def encode_result(result: Result) -> bytes:
+    """Return a result as a frame."""
+    return _encode(pickle.Pickler, tuple(result))
+
+
+def _encode(pickler: type[pickle.Pickler], message: tuple[Any, ...]) -> bytes:
     out = io.BytesIO()
     out.write(bytes(SIZE_BYTES))
-    pickler = _CallPickler if isinstance(message, Call) else pickle.Pickler
     pickler(out, pickle.HIGHEST_PROTOCOL).dump(message)
     frame = out.getbuffer()
     frame[:SIZE_BYTES] = (len(frame) - SIZE_BYTES).to_bytes(SIZE_BYTES)

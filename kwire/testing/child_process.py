@@ -31,13 +31,13 @@ import os
 import pickle
 import posix
 import sys
-import threading
 from collections import deque
+from threading import Lock
 from typing import Any
 
 from kwire.host.loggers import ROOT, known_loggers
 from kwire.host.system_time import sleep
-from kwire.testing.child_frames import Call, Result, encode, join_error, receive
+from kwire.testing.child_frames import Call, Result, encode_call, join_error, receive
 from kwire.testing.green_threads import green_sleep
 
 CHILD_ITSELF = 0
@@ -122,7 +122,7 @@ class ChildProcess:
             theirs.close()
         self._death = ""
         """The error of all further calls. Empty while the process is alive."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.released: deque[int] = deque()
         """Handles to release with the next call."""
         atexit.register(self.end)
@@ -146,12 +146,12 @@ class ChildProcess:
             raise ChildDied(self._death)
         is_owner = SYSTEM.getpid() == self._owner
         released = [self.released.popleft() for _ in range(len(self.released))] if is_owner else []
-        frame = encode(Call(handle, method, args, _wanted_log_level() if is_owner else None, released))
+        frame = encode_call(Call(handle, method, args, _wanted_log_level() if is_owner else None, released))
         connection = None
         try:
             connection = self._connect()
             connection.sendall(frame, _socket.MSG_NOSIGNAL)
-            result: Result = pickle.loads(receive(_reader(connection)))
+            result = Result(*pickle.loads(receive(_reader(connection))))
         except BaseException as error:
             if connection is not None:  # after an interrupt, its result must not become that of another call
                 connection.close()
@@ -261,7 +261,7 @@ class ChildProcesses:
     """The child process of this process. A dead one is replaced."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._current: ChildProcess | None = None
 
     def get(self) -> ChildProcess:

@@ -31,10 +31,10 @@ import kwire.testing.blocking_client
 import kwire.testing.embedded_disk
 import kwire.testing.interceptor
 from kwire.broker.net.open_file_limit import raise_open_file_limit
-from kwire.testing.child_frames import Call, Result, encode, receive, split_error
+from kwire.testing.child_frames import Call, Result, encode_result, receive, split_error
 from kwire.testing.child_recorder import RecorderChanges, RecorderFeed
 from kwire.testing.embedded_broker import EmbeddedBroker
-from kwire.testing.faults import Fault
+from kwire.testing.faults import Fault, FaultCount, SeededFault
 from kwire.testing.kafka import Kafka
 
 MAX_LOG_RECORDS: Final = 10_000
@@ -121,7 +121,7 @@ class Connection:
         takes_log = False
         value = error = None
         try:
-            call: Call = pickle.loads(frame)  # fails for instances of classes that cannot be imported here
+            call = Call(*pickle.loads(frame))  # fails for instances of classes that cannot be imported here
             if call.log_level is not None:
                 takes_log = True
                 self._server.set_log_level(call.log_level)
@@ -131,10 +131,10 @@ class Connection:
         records = self._server.log.take() if takes_log else []
         parts = None if error is None else split_error(error)
         try:
-            return encode(Result(value, parts, records))
+            return encode_result(Result(value, parts, records))
         except (pickle.PicklingError, TypeError, AttributeError) as failure:
             text = f"{type(error).__name__}: {error}" if error is not None else f"cannot be sent: {failure}"
-            return encode(Result(None, split_error(RuntimeError(text)), records))
+            return encode_result(Result(None, split_error(RuntimeError(text)), records))
 
 
 class ForwardedLog(logging.Handler):
@@ -266,8 +266,10 @@ class ServedBroker:
         while self._clients:
             self._clients.popitem()[1].close()
 
-    def register_fault(self, fault: Fault) -> int:
-        """Add a fault, and return its number."""
+    def register_fault(self, is_seeded: bool, remaining: int | None, attributes: dict[str, Any]) -> int:
+        """Add a fault with these attributes, and return its number."""
+        fault: Fault = object.__new__(SeededFault if is_seeded else Fault)
+        fault.__dict__.update(attributes, count=FaultCount(remaining))
         self.embedded.faults.register(fault)
         self._faults.append(fault)
         return len(self._faults) - 1

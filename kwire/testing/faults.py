@@ -12,7 +12,7 @@ for all of them if one of them matches. Requests between the brokers of a cluste
 from __future__ import annotations
 
 import random
-import threading
+from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from kwire.testing.recorder import check_api, matches_partition
@@ -204,7 +204,7 @@ class Faults:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._pending: list[Fault] = []
 
     def return_error(

@@ -9,9 +9,9 @@ The text form is described in `kwire.testing.exchange`.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator
+from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Recorder:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._exchanges: deque[Exchange] = deque()
         self._first_number = 0
         """The number of the first exchange that is kept. Exchanges are numbered from 0 on."""

@@ -88,3 +88,32 @@ print("done")
 
 def test_other_greenlets_run_while_a_method_of_the_broker_waits() -> None:
     assert run(GREENLETS) == "done\n"
+
+
+RESTORED_MODULES: Final = """
+import sys
+from unittest.mock import patch
+import kwire.testing
+
+def use(broker):
+    broker.produce("orders", "first")
+    fault = broker.faults.drop_response("Produce")
+    assert fault.hits == len(broker.requests) == 0
+    fault.cancel()
+
+with patch.dict("sys.modules"):
+    broker = kwire.testing.Broker(process="child")
+    broker.start()
+    use(broker)
+assert "kwire.testing.child_process" not in sys.modules
+use(broker)
+with kwire.testing.Broker(process="child") as other:
+    use(other)
+broker.stop()
+print("done")
+"""
+
+
+def test_broker_serves_after_its_modules_were_removed_and_imported_again() -> None:
+    """The library pyfakefs removes all modules that were imported while files were faked."""
+    assert run(RESTORED_MODULES) == "done\n"
