@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Clients are given JAAS configurations in the same syntax as brokers.
     "kwire.client": {
         "kwire.wire",
+        "kwire.host.system_socket",
         "kwire.host.system_time",
         "kwire.broker.security",
         "kwire.broker.config.jaas",
@@ -78,7 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kwire.__main__": {"kwire.cli"},
     "kwire.testing": {*WITH_NET, "kwire.client"},
     "simulation": {*WITH_NET, "kwire.client", "kwire.testing"},
-    "kwire.testing.plugin": {"kwire.testing"},  # only pytest imports it
+    "kwire.testing.plugin": {"kwire.testing", "kwire.host.system_time"},  # only pytest imports it
     # Independent programs, which use the protocol or read the files.
     "interop": {"interop.cluster"},
     "interop.exactly_once.faulty_broker": {*WITH_NET, "kwire.cli"},  # plants errors inside the broker
@@ -123,11 +124,19 @@ LINKS = {"broker", "coordinator", "pipeline"}
 """Links at the top of the repository. The packages are imported as parts of kwire, not through the links."""
 
 OUTSIDE = {
-    "asyncio", "concurrent", "datetime", "fcntl", "mmap", "multiprocessing", "os", "pathlib", "secrets",
-    "select", "selectors", "shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time",
-    "trio",
+    "_socket", "_thread", "asyncio", "concurrent", "datetime", "fcntl", "mmap", "multiprocessing", "os",
+    "pathlib", "posix", "secrets", "select", "selectors", "shutil", "signal", "socket", "ssl", "subprocess",
+    "tempfile", "threading", "time", "trio",
 }  # fmt: skip
 """Modules that give access to the operating system. Most packages are handed time, randomness and disks."""
+
+SYSTEM = {
+    "kwire.host.second_instance",
+    "kwire.host.system_os",
+    "kwire.host.system_socket",
+    "kwire.host.system_time",
+}
+"""Modules of kwire that give access to the operating system."""
 
 PURE = {"pathlib.PurePath", "pathlib.PurePosixPath"}
 """Names in the modules of `OUTSIDE` that do not access the operating system."""
@@ -138,7 +147,7 @@ MAY_TOUCH_OUTSIDE = {
     "kwire.broker.storage.cleaner.worker_pool",  # starts the cleaner process
     "kwire.broker.storage.cleaner.worker",  # runs in the cleaner process
     "kwire.host.clock",
-    "kwire.host.system_time",
+    *SYSTEM,
     "kwire.broker.observe",
     "kwire.cli",
     "kwire.client",
@@ -174,6 +183,7 @@ MAY_IMPORT_BY_NAME = {
     "kwire.pipeline.cli",
     "kwire.testing",
     "kwire.wire.registry",
+    "kwire.wire.schema",  # the module of a class
 }
 """Modules that may call `import_module`. They contain the names as strings, so that cycles are visible."""
 
@@ -234,6 +244,8 @@ def import_errors(module: str, source: str, *, is_package: bool = False) -> list
                 is_in(target, allowed) for allowed in MAY_IMPORT[package]
             ):
                 errors.append(f"{where}: {package} may not import {target_package}")
+            elif not may_touch_outside(module) and any(is_in(target, one) for one in SYSTEM):
+                errors.append(f"{where}: only the I/O shell may access the operating system")
         elif top in LINKS:
             errors.append(f"{where}: a link, not a package")
         elif for_types or package in INDEPENDENT:

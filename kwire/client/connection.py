@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from kwire.client.errors import ClosedByPeer, Disconnected, SecurityMismatch, raise_for_code
 from kwire.client.security import PLAINTEXT, Security
+from kwire.host.system_socket import Socket, connect
 from kwire.host.system_time import monotonic
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion, WireError
@@ -73,7 +74,6 @@ class Connection:
         """Time to reauthenticate, if the session expires (KIP-368)."""
         with self._diagnosing(), self._translating_errors():
             self._socket = self._connect()
-        self._stream = self._socket.makefile("rb")
         try:
             with self._diagnosing():
                 self._ranges = self._negotiate()
@@ -98,7 +98,6 @@ class Connection:
 
     def close(self) -> None:
         with suppress(OSError):
-            self._stream.close()
             self._socket.close()
 
     def version(self, api_key: int) -> int:
@@ -143,12 +142,14 @@ class Connection:
             self._authenticate()
         return version
 
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> Socket:
         """Open the socket, with TLS if configured. Raises OSError."""
-        sock = socket.create_connection((self._host, self._port), self._timeout_seconds)
+        sock = connect(self._host, self._port, self._timeout_seconds)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = self._security.tls
-        return sock if tls is None else tls.wrap_socket(sock, server_hostname=self._host)
+        if tls is None:
+            return sock
+        return tls.wrap_socket(socket.socket(fileno=sock.detach()), server_hostname=self._host)
 
     def _negotiate(self) -> dict[int, tuple[int, int]]:
         request = ApiVersionsRequest(client_software_name="kwire", client_software_version="client")
@@ -237,10 +238,14 @@ class Connection:
             ) from error
 
     def _read(self, size: int) -> bytes:
-        data = self._stream.read(size)
-        if len(data) < size:
-            raise ConnectionError("closed the connection")
-        return data
+        data = bytearray(size)
+        rest = memoryview(data)
+        while rest:
+            count = self._socket.recv_into(rest)
+            if not count:
+                raise ConnectionError("closed the connection")
+            rest = rest[count:]
+        return bytes(data)
 
     @contextmanager
     def _diagnosing(self) -> Iterator[None]:

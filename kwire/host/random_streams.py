@@ -6,7 +6,7 @@ for all purposes, such requests would change every later draw, and a seeded simu
 
 from __future__ import annotations
 
-import random
+from random import Random
 
 
 class RandomStreams:
@@ -14,11 +14,11 @@ class RandomStreams:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._streams: dict[str, random.Random] = {}
+        self._streams: dict[str, Random] = {}
 
-    def stream(self, purpose: str) -> random.Random:
+    def stream(self, purpose: str) -> Random:
         """Return the stream for this purpose, the same object each time."""
         stream = self._streams.get(purpose)
         if stream is None:
-            stream = self._streams[purpose] = random.Random(f"{self._seed} {purpose}")
+            stream = self._streams[purpose] = Random(f"{self._seed} {purpose}")
         return stream

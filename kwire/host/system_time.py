@@ -1,9 +1,7 @@
 """The functions of the module `time`, safe from libraries that replace them in tests.
 
-The brokers of `kwire.testing` run in the process of a test, and must not stop when the test stops its clock.
-freezegun replaces the functions in every loaded module, and finds them by their identity; `unittest.mock`
-replaces the attributes of `time`. So this module takes the functions from an instance of `time` of its own.
-They are the same C functions, at the same cost.
+They are from a second instance of `time` (see `kwire.host.second_instance`). freezegun does not replace them
+in this module or others, because it finds functions by their identity.
 
 time-machine replaces the C functions that return the wall clock, in all instances of `time`. `libc_time_ns`
 returns the wall clock nevertheless.
@@ -13,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib.machinery import BuiltinImporter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import time as _time
 else:
-    _spec = BuiltinImporter.find_spec("time")
-    _time = BuiltinImporter.create_module(_spec)
-    BuiltinImporter.exec_module(_time)
+    from kwire.host.second_instance import second_instance
+
+    _time = second_instance("time")
 
 localtime = _time.localtime
 monotonic = _time.monotonic

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kwire.testing.broker import Broker
 from kwire.testing.faults import Fault, Faults
 from kwire.testing.kafka import Kafka, wait_until
+from kwire.testing.kept_modules import KEPT_MODULES
 from kwire.testing.recorder import Recorder
 from kwire.testing.results import Group, Member, Record, Token, TopicPartition
 from kwire.testing.users import ClientConfig
@@ -45,6 +46,8 @@ __all__ = [
     "TopicPartition",
     "wait_until",
 ]
+
+KEPT_MODULES.install()
 
 _LAZY_IMPORTS = {
     "Cluster": "kwire.testing.cluster",

@@ -12,16 +12,13 @@ import logging
 import os
 import pickle
 import select
-import shutil
 import signal
 import socket
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from functools import partial
-from itertools import count as counting
 from typing import Any, Final
 
 # Everything that a broker and its client need, so that the first start is as fast as later ones.
@@ -196,20 +193,6 @@ class ChildServer:
         self._last_handle += 1
         self._brokers[self._last_handle] = ServedBroker(EmbeddedBroker(**settings))
         return self._last_handle
-
-    def make_directory(self, base: str, prefix: str) -> str:
-        """Create a directory below `base` with the first unused number after its prefix."""
-        os.makedirs(base, mode=0o700, exist_ok=True)
-        for number in counting():
-            path = os.path.join(base, f"{prefix}{number}")
-            with suppress(FileExistsError):
-                os.mkdir(path, 0o700)
-                return path
-        raise AssertionError
-
-    def remove_directory(self, path: str) -> None:
-        """Remove a directory with everything in it."""
-        shutil.rmtree(path, ignore_errors=True)
 
     def wait_for_log(self) -> None:
         """Wait for log records, which the result of each call contains."""

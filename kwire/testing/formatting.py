@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Mapping
 
@@ -10,6 +9,7 @@ from kwire.broker.config import load
 from kwire.broker.metadata.features import unserved_feature_levels
 from kwire.broker.node.format import InitialMetadata, format_directories, needs_voters, standalone_voter
 from kwire.broker.storage.disk import RealDisk
+from kwire.host.system_os import os
 from kwire.host.system_time import libc_time_ns
 
 

@@ -17,12 +17,12 @@ raise OSError if no broker can be reached in time, and SecurityMismatch if the s
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count as counting
 from typing import TYPE_CHECKING, TypeVar
 
+from kwire.host.system_os import os
 from kwire.host.system_time import libc_time_ns, monotonic, sleep
 from kwire.testing.green_threads import green_sleep
 from kwire.testing.results import Group, Record, TopicPartition
@@ -268,7 +268,7 @@ class Kafka:
 
     def _sleep(self, seconds: float) -> None:
         """Sleep before a retry. An exception ends the retries."""
-        sleep(seconds)
+        (green_sleep() or sleep)(seconds)
 
 
 def wait_until(

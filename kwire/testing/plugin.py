@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+from kwire.testing.kept_modules import KEPT_MODULES
 
 if TYPE_CHECKING:
     from kwire.testing.broker import Broker, Process
@@ -62,23 +61,9 @@ class BrokerData(NamedTuple):
     """The data directory of a fixture's brokers. It is kept if a test that used the brokers has failed."""
 
     directory: str
-    is_in_child: bool
-    """Whether the child process creates and removes it, because the test may fake the file system."""
     brokers: Mapping[str, Broker]
     """The brokers, by the suffix of their sections in reports."""
     failed: list[pytest.Item]
-
-
-class SkipAssertionRewriting(MetaPathFinder):
-    """A finder of kwire's modules that precedes the finder of pytest, which would rewrite assertions.
-
-    pytest rewrites all modules of a distribution that has a plugin. For kwire's modules, that takes a second
-    unless the result is cached.
-    """
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of a module of kwire without assertion rewriting, or None for other modules."""
-        return PathFinder.find_spec(fullname, path, target) if fullname.startswith("kwire.") else None
 
 
 SHARED_BROKER = pytest.StashKey[BrokerData]()
@@ -108,9 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check `kwire_process`, register the marks, and exclude kwire from assertion rewriting."""
     if config.getini("kwire_process") not in ("thread", "child"):
         raise pytest.UsageError(f"kwire_process = {config.getini('kwire_process')}: set thread or child")
-    finder = SkipAssertionRewriting()
-    sys.meta_path.insert(0, finder)
-    config.add_cleanup(lambda: sys.meta_path.remove(finder))
+    KEPT_MODULES.install()  # pytest has installed its own finder
     config.addinivalue_line(
         "markers",
         "kwire_broker(config, users=...): broker configs for the fixture kwire_broker",
@@ -143,6 +126,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note when a test with kwire's fixtures begins. The clock of pytest may be replaced by then."""
+    if any(name.startswith("kwire") for name in getattr(item, "fixturenames", ())):
+        from kwire.host.system_time import libc_time_ns
+
+        item.stash[STARTED_AT_S] = libc_time_ns() / 1_000_000_000
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Add the requests, the data directory and the simulation's transcript to the report of a failure.
 
@@ -152,7 +144,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         item.config.stash.get(SHARED_BROKER, None) if "kwire" in getattr(item, "fixturenames", ()) else None
     )
     if call.when == "setup":
-        item.stash[STARTED_AT_S] = call.start
+        item.stash.setdefault(STARTED_AT_S, call.start)
     elif call.when == "teardown" and shared is not None:
         try:
             _repair(shared.brokers[""])
@@ -249,12 +241,12 @@ def kwire_cluster(
     from kwire.testing.cluster import Cluster
 
     config, others = _mark_arguments(request, "kwire_cluster")
-    directory = tmp_path_factory.mktemp(f"kwire-{_name_of(request)}")
+    directory = _new_directory(tmp_path_factory, f"kwire-{_name_of(request)}")
     with Cluster(overrides={**kwire_config, **config}, log_dir=directory, **others) as cluster:
         brokers: Mapping[str, Broker] = {
             f" of broker {node_id}": broker for node_id, broker in cluster.brokers.items()
         }
-        data = BrokerData(str(directory), False, brokers, [])
+        data = BrokerData(directory, brokers, [])
         request.node.stash.setdefault(OWN_BROKERS, []).append(data)
         yield cluster
     _remove_data(data)
@@ -364,28 +356,23 @@ def _new_broker(
     """Return a broker that has not started, with a new data directory."""
     from kwire.testing.broker import Broker
 
-    if process == "child":
-        from kwire.testing.child_process import CHILD_ITSELF, CHILD_PROCESSES
-
-        base = str(tmp_path_factory.getbasetemp())
-        directory: str = CHILD_PROCESSES.get().call(CHILD_ITSELF, "make_directory", base, name)
-    else:
-        directory = str(tmp_path_factory.mktemp(name))
+    directory = _new_directory(tmp_path_factory, name)
     broker = Broker(config, users=users, log_dir=directory, sync=False, process=process)
-    return BrokerData(directory, process == "child", {"": broker}, [])
+    return BrokerData(directory, {"": broker}, [])
+
+
+def _new_directory(tmp_path_factory: pytest.TempPathFactory, name: str) -> str:
+    """Create a directory as `mktemp` does, but in the real file system even if the test fakes it."""
+    from kwire.testing.temporary_directory import new_numbered_directory
+
+    return new_numbered_directory(str(tmp_path_factory.getbasetemp()), name)
 
 
 def _remove_data(data: BrokerData) -> None:
-    if data.failed:
-        return
-    if data.is_in_child:
-        from kwire.testing.child_process import CHILD_ITSELF, CHILD_PROCESSES
+    if not data.failed:
+        from kwire.testing.temporary_directory import remove_directory
 
-        CHILD_PROCESSES.get().call(CHILD_ITSELF, "remove_directory", data.directory)
-    else:
-        from shutil import rmtree
-
-        rmtree(data.directory, ignore_errors=True)
+        remove_directory(data.directory)
 
 
 def _repair(broker: Broker) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import socket
+from socket import SO_REUSEADDR, SOL_SOCKET
 from typing import TYPE_CHECKING
+
+from kwire.host.system_socket import Socket
 
 if TYPE_CHECKING:
     from kwire.testing.temporary_directory import TemporaryDirectory
@@ -16,7 +18,7 @@ class Reservations:
         """Set up without reserving anything. Without `log_dir`, the data is in a temporary directory."""
         self._log_dir = log_dir
         self._temporary: TemporaryDirectory | None = None
-        self._sockets: list[socket.socket] = []
+        self._sockets: list[Socket] = []
         """Bound sockets, which keep the ports from other processes while a broker is down."""
 
     @property
@@ -43,9 +45,9 @@ class Reservations:
 
     def reserve_port(self) -> int:
         """Reserve and return a free port. A broker of this process can still listen on it."""
-        reserved = socket.socket()
+        reserved = Socket()
         self._sockets.append(reserved)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
         port: int = reserved.getsockname()[1]
         return port

@@ -18,9 +18,9 @@ Creating a class is cheap, because its constructor and codecs are compiled when 
 from __future__ import annotations
 
 import linecache
-import sys
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar, dataclass_transform
 
 from kwire.wire.primitives import ZERO_UUID, Buffer, Region
@@ -184,7 +184,8 @@ class Field:
         self.element = text[5:-1] if self.is_list else text
         self.message: type[Message] | None = None
         if self.element not in ZERO:
-            found = getattr(sys.modules[owner.__module__], self.element, None)
+            # A test may have removed the module from sys.modules.
+            found = getattr(import_module(owner.__module__), self.element, None)
             if not (isinstance(found, type) and issubclass(found, Message)):
                 raise SchemaError(f"{where}: {self.element!r} is not a type of the protocol")
             self.message = found

@@ -230,6 +230,9 @@ def test_importing_kwire_testing_does_not_import_the_broker() -> None:
     assert ours == [
         "kwire",
         "kwire.host",
+        "kwire.host.second_instance",
+        "kwire.host.system_os",
+        "kwire.host.system_socket",
         "kwire.host.system_time",
         "kwire.testing",
         "kwire.testing.broker",
@@ -240,6 +243,7 @@ def test_importing_kwire_testing_does_not_import_the_broker() -> None:
         "kwire.testing.faults",
         "kwire.testing.green_threads",
         "kwire.testing.kafka",
+        "kwire.testing.kept_modules",
         "kwire.testing.recorder",
         "kwire.testing.reservations",
         "kwire.testing.results",

@@ -61,6 +61,80 @@ def test_fixtures_need_no_import_and_give_fresh_names(pytester: pytest.Pytester,
     result.assert_outcomes(passed=4)
 
 
+def test_fixtures_work_while_a_test_fakes_the_file_system(
+    pytester: pytest.Pytester, process: Process
+) -> None:
+    result = run(
+        pytester,
+        """
+        import os
+
+        def use(broker, topic):
+            broker.produce(topic, "one")
+            broker.advance(60_000)
+            assert len(broker.records(topic, count=1)) == 1
+
+        def test_shared(kwire, kwire_topic, fs):
+            assert not os.path.exists(__file__)
+            use(kwire, kwire_topic)
+
+        def test_shared_later(kwire, kwire_topic):
+            kwire.restart()
+            use(kwire, kwire_topic)
+
+        def test_own(kwire_broker, fs):
+            use(kwire_broker, "own")
+            kwire_broker.restart()
+
+        def test_own_with_fake_files_before(fs, kwire_broker):
+            use(kwire_broker, "own")
+            kwire_broker.crash()
+            kwire_broker.start()
+
+        def test_cluster_with_fake_files_before(fs, kwire_cluster):
+            use(kwire_cluster, "cluster")
+        """,
+        "-p",
+        "pyfakefs.pytest_plugin",
+        process=process,
+    )
+    result.assert_outcomes(passed=5)
+
+
+def test_requests_of_a_test_with_a_frozen_clock_are_shown(
+    pytester: pytest.Pytester, process: Process
+) -> None:
+    result = run(
+        pytester,
+        """
+        import freezegun
+        import pytest
+        from confluent_kafka import Producer
+
+        @pytest.fixture(scope="module", autouse=True)
+        def frozen_clock():
+            with freezegun.freeze_time("2055-05-05"):
+                yield
+
+        def send(broker, topic):
+            producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+            producer.produce(topic, b"one")
+            assert producer.flush(10) == 0
+
+        def test_earlier(kwire):
+            send(kwire, "earlier")
+
+        def test_later(kwire):
+            send(kwire, "later")
+            assert False
+        """,
+        process=process,
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    assert "name: 'later'" in result.stdout.str()
+    assert "name: 'earlier'" not in result.stdout.str()
+
+
 def test_kwire_modules_are_excluded_from_assertion_rewriting(pytester: pytest.Pytester) -> None:
     # pytest does this for packages that are installed with a plugin.
     pytester.makeconftest("import pytest; pytest.register_assert_rewrite('kwire', 'theirs')")
@@ -69,8 +143,9 @@ def test_kwire_modules_are_excluded_from_assertion_rewriting(pytester: pytest.Py
         pytester,
         """
         def test_loaders(kwire):
+            from importlib.machinery import SourceFileLoader
             import kwire.broker.net.loop as ours, theirs
-            assert type(ours.__loader__).__name__ == "SourceFileLoader"
+            assert isinstance(ours.__loader__, SourceFileLoader)
             assert type(theirs.__loader__).__name__ == "AssertionRewritingHook"
         """,
     )

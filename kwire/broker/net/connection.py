@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -12,6 +11,7 @@ from kwire.broker.net.receiver import ConnectionOwner, Receiver, ServedNode
 from kwire.broker.net.send_queue import ALL_SENT, RegionTruncated, Sent
 from kwire.broker.net.unexpected_protocols import unexpected_protocol
 from kwire.host.loggers import NodeLogger
+from kwire.host.system_socket import Socket
 
 if TYPE_CHECKING:
     from kwire.broker.net.listeners import Listener
@@ -45,7 +45,7 @@ class Connection(Receiver):
     def __init__(
         self,
         server: ConnectionServer,
-        sock: socket.socket,
+        sock: Socket,
         channel_id: int,
         listener: Listener,
         peer: tuple[str, int],

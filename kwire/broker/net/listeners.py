@@ -8,6 +8,7 @@ import socket
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.config.listeners import MAX_PORT
 from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, SocketSettings
+from kwire.host.system_socket import Socket, getaddrinfo
 
 REASONS = {
     errno.EADDRINUSE: "the port is in use: stop the program that uses it, or set another port in {}",
@@ -24,7 +25,7 @@ class BindError(Exception):
 class Listener:
     """A socket that is bound to an address, with the name of its listener."""
 
-    def __init__(self, name: str, sock: socket.socket, role: ListenerRole) -> None:
+    def __init__(self, name: str, sock: Socket, role: ListenerRole) -> None:
         self.name = name
         self.role = role
         """Whether the node serves connections to this listener as a broker or as a controller."""
@@ -57,9 +58,9 @@ def bind(
             host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
         # An IP address in bytes keeps Python from loading the IDNA tables, which takes 2 ms.
         known = host if host.strip("0123456789.") else host.encode()
-        found = socket.getaddrinfo(known, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = getaddrinfo(known, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock = Socket(family, socket.SOCK_STREAM)
     except UnicodeError as error:
         raise BindError(f"cannot listen on {where} (listener {name}): no such host") from error
     except OSError as error:

@@ -27,12 +27,11 @@ Worker threads report their results through an eventfd in the same epoll.
 from __future__ import annotations
 
 import math
-import os
-import random
 import select
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from random import Random, SystemRandom
 from typing import Any, TypeVar
 
 from kwire.broker.net.loop_events import LoopEvent, Wait
@@ -44,6 +43,7 @@ from kwire.host.internode_clock import InternodeClock
 from kwire.host.loggers import NodeLogger
 from kwire.host.periodic_checks import PeriodicChecks
 from kwire.host.random_streams import RandomStreams
+from kwire.host.system_os import os
 from kwire.host.system_time import perf_counter
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class Loop:
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.name = name
         self._streams = RandomStreams(seed if seed is not None else int.from_bytes(os.urandom(16)))
-        self._secrets = random.SystemRandom() if seed is None else None
+        self._secrets = SystemRandom() if seed is None else None
         self.now_ms = self.clock.now_ms
         self.monotonic_ms = self.clock.monotonic_ms
         self._logger = self.logger("kwire.net")
@@ -135,7 +135,7 @@ class Loop:
 
     # --- Host (the clock implements now_ms and monotonic_ms)
 
-    def random(self, purpose: str) -> random.Random:
+    def random(self, purpose: str) -> Random:
         if self._secrets is not None and purpose in UNPREDICTABLE:
             return self._secrets
         return self._streams.stream(purpose)

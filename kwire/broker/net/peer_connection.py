@@ -22,6 +22,7 @@ from kwire.broker.net.receiver import SCRATCH_BYTES, Receiver
 from kwire.broker.net.send_queue import Sent
 from kwire.broker.net.socket_settings import SYSTEM_DEFAULT
 from kwire.broker.net.workers import Workers
+from kwire.host.system_socket import Socket, getaddrinfo
 from kwire.wire.primitives import Buffer
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 FULL_BUFFER_BYTES = 16 << 20
 """Responses up to this size get a buffer of their full size at once. Default fetch responses are smaller."""
 
-SocketAddress = tuple[socket.AddressFamily, tuple[str | int, ...] | tuple[int, bytes]]
+SocketAddress = tuple[int, tuple[str | int, ...] | tuple[int, bytes]]
 OnResolved = Callable[[list[SocketAddress] | BaseException], None]
 
 
@@ -59,9 +60,7 @@ class PeerConnections:
         """Start to open a connection, as `peer_link.Dial` specifies."""
         return OutgoingConnection(self, to, events)
 
-    def open_connection(
-        self, sock: socket.socket, to: PeerAddress, events: TransportEvents
-    ) -> PeerConnection:
+    def open_connection(self, sock: Socket, to: PeerAddress, events: TransportEvents) -> PeerConnection:
         """Create a `PeerConnection` for a socket that is connected already."""
         connection = PeerConnection(self, sock, next(self._ids), to, events)
         self._open[connection.channel.id] = connection
@@ -130,7 +129,7 @@ class OutgoingConnection:
         self._events = events
         self._addresses: deque[SocketAddress] = deque()
         self._current_address: SocketAddress | None = None
-        self._connecting: socket.socket | None = None
+        self._connecting: Socket | None = None
         self._connection: PeerConnection | None = None
         self._closed = False
         connections.loop.call_soon(self._resolve)
@@ -187,9 +186,9 @@ class OutgoingConnection:
         else:
             self._connect_failed(error)
 
-    def _socket(self, family: socket.AddressFamily) -> socket.socket:
+    def _socket(self, family: int) -> Socket:
         settings = self._connections.settings
-        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        sock = Socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if settings.send_buffer_bytes != SYSTEM_DEFAULT:
@@ -250,7 +249,7 @@ class PeerConnection(Receiver):
     def __init__(
         self,
         connections: PeerConnections,
-        sock: socket.socket,
+        sock: Socket,
         number: int,
         to: PeerAddress,
         events: TransportEvents,
@@ -348,7 +347,7 @@ def _addresses(to: PeerAddress, flags: int = 0) -> list[SocketAddress]:
     `flags` are the flags of getaddrinfo.
     """
     try:
-        found = socket.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM, flags=flags)
+        found = getaddrinfo(to.host, to.port, 0, socket.SOCK_STREAM, 0, flags)
     except UnicodeError as error:
         raise OSError(errno.EINVAL, "not a host name") from error
     return [(family, address) for family, _, _, _, address in found]

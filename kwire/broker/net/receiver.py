@@ -22,7 +22,6 @@ The kernel's buffers then fill up, and the peer's sends block.
 from __future__ import annotations
 
 import logging
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from select import EPOLLIN, EPOLLOUT
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kwire.broker.api.request.context import Channel
 from kwire.broker.net.send_queue import SendQueue
+from kwire.host.system_socket import Socket
 from kwire.host.system_time import perf_counter
 from kwire.wire.errors import WireError
 from kwire.wire.primitives import Buffer
@@ -110,7 +110,7 @@ class Receiver(ABC):
         "sock",
     )
 
-    def __init__(self, owner: ConnectionOwner, sock: socket.socket, channel: Channel) -> None:
+    def __init__(self, owner: ConnectionOwner, sock: Socket, channel: Channel) -> None:
         self._owner = owner
         self.sock = sock
         self.fd = sock.fileno()

@@ -13,7 +13,6 @@ is missing, the caller must let a worker thread read the window into the page ca
 from __future__ import annotations
 
 import errno
-import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -21,6 +20,8 @@ from enum import Enum
 from typing import Final
 
 from kwire.broker.storage.disk import FileRegion
+from kwire.host.system_os import os
+from kwire.host.system_socket import Socket
 from kwire.wire.primitives import Buffer
 
 Piece = Buffer | FileRegion
@@ -59,7 +60,7 @@ class SendQueue:
 
     __slots__ = ("_pieces", "_region_sent", "_scratch", "_sock", "_warm_to", "size_bytes")
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: Socket) -> None:
         self._sock = sock
         self._pieces: deque[Piece] = deque()
         self._region_sent = 0

@@ -22,6 +22,7 @@ from kwire.broker.net.loop_events import LoopEvent, Wait
 from kwire.broker.net.receiver import SCRATCH_BYTES, ServedNode
 from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, SocketSettings
 from kwire.broker.net.unexpected_protocols import UnexpectedProtocol, UnexpectedProtocolLog
+from kwire.host.system_socket import Socket, accept
 from kwire.host.system_time import perf_counter
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class SocketServer:
                 self._stop_accepting(listener)
                 return
             try:
-                sock, address = listener.sock.accept()
+                sock, address = accept(listener.sock)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -215,7 +216,7 @@ class SocketServer:
                 self.logger.info("Connection from %s was lost while accepting it: %s", ip, error.strerror)
                 sock.close()
 
-    def _connect(self, listener: Listener, sock: socket.socket, peer: tuple[str, int]) -> None:
+    def _connect(self, listener: Listener, sock: Socket, peer: tuple[str, int]) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

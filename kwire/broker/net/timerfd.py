@@ -7,8 +7,9 @@ a trio cancel scope per turn. The loop arms it only for a deadline that is earli
 from __future__ import annotations
 
 import ctypes
-import os
 import time
+
+from kwire.host.system_os import os
 
 _TFD_NONBLOCK = os.O_NONBLOCK
 _TFD_CLOEXEC = os.O_CLOEXEC

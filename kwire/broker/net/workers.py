@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 
@@ -16,7 +16,7 @@ class Workers:
         self._max_threads = max_threads
         self._deliver = deliver
         self._queue: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[Thread] = []
         self.in_progress = 0
         """The number of undelivered results. The code that delivers a result decrements it."""
 
@@ -26,7 +26,7 @@ class Workers:
         self._queue.put((work, done))
         if len(self._threads) < min(self.in_progress, self._max_threads):
             # A daemon thread, because a thread that hangs on a disk must not keep the process alive.
-            thread = threading.Thread(target=self._work, name="kwire worker", daemon=True)
+            thread = Thread(target=self._work, name="kwire worker", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -58,7 +58,7 @@ def run_all(works: Iterable[Callable[[], None]], max_threads: int) -> None:
     """
     waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
     free: SimpleQueue[None] = SimpleQueue()
-    threads: list[threading.Thread] = []
+    threads: list[Thread] = []
 
     def work_through() -> None:
         while (work := waiting.get()) is not None:
@@ -68,7 +68,7 @@ def run_all(works: Iterable[Callable[[], None]], max_threads: int) -> None:
 
     for number, work in enumerate(works):
         if len(threads) < max_threads:
-            thread = threading.Thread(target=work_through, name="kwire worker", daemon=True)
+            thread = Thread(target=work_through, name="kwire worker", daemon=True)
             thread.start()
             threads.append(thread)
         if number >= 2 * max_threads:

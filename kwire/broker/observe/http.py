@@ -10,6 +10,7 @@ metrics runs in the event loop's thread, so scrapes and Kafka requests delay eac
 from __future__ import annotations
 
 import re
+import socket
 from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import Final
@@ -103,7 +104,8 @@ class HttpPort:
         logger = running.loop.logger("kwire.http")
         connections = ConnectionServer(logger)
         router = ConnectionRouter(connections, app, console, ConsoleRateLimit(running), logger)
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._listener.sock))
+        sock = socket.socket(fileno=self._listener.sock.detach())
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
         try:
             await trio.serve_listeners(router.route, [listener])
         finally:

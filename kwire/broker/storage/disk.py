@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
-import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from io import SEEK_SET
+from posixpath import dirname
 from struct import pack
 from typing import Final, Protocol
 
+from kwire.host.system_os import exists, is_directory, make_directories, os, remove_tree
 from kwire.wire.primitives import Buffer
 
 IOV_MAX = 1024
@@ -247,7 +248,7 @@ def _remaining_buffers(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
     return []
 
 
-_WHOLE_FILE: Final = pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_WHOLE_FILE: Final = pack("hhqqi0q", fcntl.F_WRLCK, SEEK_SET, 0, 0, 0)
 """The kernel's `struct flock` for a lock on the complete file."""
 
 
@@ -355,10 +356,10 @@ class RealDisk:
         return file
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return exists(path)
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(path)
+        return is_directory(path)
 
     def size(self, path: str) -> int:
         try:
@@ -407,12 +408,15 @@ class RealDisk:
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
         self._handles.drop(path)
         try:
-            with open(path, "wb", buffering=0) as file:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            try:
                 left: Buffer = content
                 while left:
-                    left = memoryview(left)[file.write(left) :]
+                    left = memoryview(left)[os.write(descriptor, left) :]
                 if sync:
-                    os.fsync(file.fileno())
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             raise _failure(error) from error
 
@@ -425,7 +429,7 @@ class RealDisk:
             raise _failure(error) from error
         self._handles.drop(path)
         if sync:
-            self.sync_directory(os.path.dirname(path))
+            self.sync_directory(dirname(path))
 
     def make_read_only(self, path: str) -> None:
         self._handles.drop(path)
@@ -454,7 +458,7 @@ class RealDisk:
     def remove_tree(self, path: str) -> None:
         self._handles.drop(path)
         try:
-            shutil.rmtree(path)
+            remove_tree(path)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -475,7 +479,7 @@ class RealDisk:
 
     def make_directory(self, path: str) -> None:
         try:
-            os.makedirs(path, exist_ok=True)
+            make_directories(path)
         except OSError as error:
             raise _failure(error) from error
 

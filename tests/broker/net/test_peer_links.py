@@ -332,7 +332,7 @@ async def test_next_address_is_tried_after_a_setup_timeout(
         filler.connect(sock.getsockname())  # fills the backlog, so the next connection is not accepted
         addresses = [sock.getsockname(), (HOST, await start_peer(serve_metadata))]
         found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address) for address in addresses]
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *host_and_port, type, flags: found)
+        monkeypatch.setattr("kwire.broker.net.peer_connection.getaddrinfo", lambda *_: found)
         silent = harness.send(1, MetadataRequest(), timeout_ms=60_000)
         await harness.advance(13_000)
         assert str(await silent()) == f"{HOST}:1: connection setup timed out"

@@ -14,6 +14,7 @@ import trio
 
 from kwire.broker.net.send_queue import SMALL_BYTES, TURN_BYTES, WINDOW_BYTES, SendQueue, Sent
 from kwire.broker.storage.disk import FileRegion, RealDisk
+from kwire.host.system_os import os as system_calls
 
 if TYPE_CHECKING:
     from tests.broker.net.conftest import ServerHarness
@@ -171,7 +172,7 @@ def test_small_cold_region_is_read_by_a_worker(
             raise BlockingIOError
         return preadv(fd, buffers, position, flags)
 
-    monkeypatch.setattr(os, "preadv", cold)
+    monkeypatch.setattr(system_calls, "preadv", cold)
     queue = SendQueue(left)
     queue.extend([b"head", region(segment, 0, 1000), b"tail"], 1008)
     assert queue.send() is Sent.COLD
@@ -197,7 +198,7 @@ def test_small_regions_are_sent_with_adjacent_buffers(segment: str, content: byt
 def test_bytes_sent_per_turn_are_limited(segment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A socket that accepts everything would otherwise block the loop for a complete region."""
     left, right = socket_pair()
-    monkeypatch.setattr(os, "sendfile", lambda out, fd, position, count: count)
+    monkeypatch.setattr(system_calls, "sendfile", lambda out, fd, position, count: count)
     queue = SendQueue(left)
     queue.extend([region(segment, 0, 9 << 20)], 9 << 20)
     assert queue.send() is Sent.TURN_OVER
@@ -220,7 +221,7 @@ def test_residency_check_covers_both_ends_of_a_window(
             raise BlockingIOError
         return preadv(fd, buffers, position, flags)
 
-    monkeypatch.setattr(os, "preadv", partly_cold)
+    monkeypatch.setattr(system_calls, "preadv", partly_cold)
     queue = SendQueue(left)
     queue.extend([region(segment, 500, 2 * WINDOW_BYTES)], 2 * WINDOW_BYTES)
     assert queue.send() is Sent.COLD
@@ -240,7 +241,7 @@ def test_file_system_without_nowait_reads_counts_as_resident(
     def unsupported(*_: object) -> int:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
-    monkeypatch.setattr(os, "preadv", unsupported)
+    monkeypatch.setattr(system_calls, "preadv", unsupported)
     queue = SendQueue(left)
     queue.extend([region(segment, 0, 100)], 100)
     assert queue.send() is Sent.ALL
