@@ -93,12 +93,18 @@ class EmbeddedBroker:
         return None if self.clock is None else self.clock.now_ms()
 
     def check_alive(self) -> None:
-        """Raise RuntimeError with the reason if the broker has failed."""
+        """Raise RuntimeError with the reason if the broker has failed, or cannot run in this process."""
+        from kwire.testing.doubles import check_doubles
+
+        check_doubles()
         if reason := self.running.failure.reason:
             raise RuntimeError(f"the broker has failed: {reason}; fix this, then call start()")
 
     def start(self) -> None:
         """Start the broker, and return when it serves requests."""
+        from kwire.testing.doubles import check_doubles, explain_failure
+
+        check_doubles()
         directory = self._reserved.create_directory()
         if not self._port and "listeners" not in self._overrides:
             self._port = self._reserved.reserve_port()
@@ -134,8 +140,9 @@ class EmbeddedBroker:
             )
             thread.start()
             thread.wait_until_started()
-        except BaseException:
+        except BaseException as error:
             self._reset()
+            explain_failure(error)
             raise
         self._thread = thread
 
@@ -216,6 +223,9 @@ class EmbeddedBroker:
         self.resume()
         thread, self._thread = self._thread, None
         if thread is not None:
+            from kwire.testing.doubles import check_doubles
+
+            check_doubles()  # green threads cannot wait for the broker to end
             end(thread)
 
     def _reset(self) -> None:

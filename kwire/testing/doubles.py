@@ -1,0 +1,66 @@
+"""Detection of libraries that replace what a broker needs in the process of a test.
+
+Most libraries do not affect a broker in a thread of this process: it uses clocks, files and sockets that they
+do not find (`kwire.host.second_instance`). But it needs threads and epoll, which gevent and eventlet replace
+for the complete process. And its modules must not be imported while a test replaces what they import.
+"""
+
+from __future__ import annotations
+
+import _thread
+import json
+import queue
+import random
+import select
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+REMEDY: Final = (
+    'use Broker(..., process="child"), or set kwire_process = child in the configuration of pytest'
+)
+LAST_IMPORTED: Final = "kwire.broker.net.running_node"
+"""The module that imports all others of a broker."""
+C_MODULES: Final = {"_queue": "queue", "_thread": "threading"}
+"""Modules in C, and the modules in Python that have their names, too."""
+
+
+def check_doubles() -> None:
+    """Raise RuntimeError if a broker cannot start or run, because a library has replaced what it needs."""
+    for message in (*_replaced_threads(), *(_replaced_names() if LAST_IMPORTED not in sys.modules else ())):
+        raise RuntimeError(message)
+
+
+def explain_failure(error: BaseException) -> None:
+    """Raise RuntimeError if a library is the likely cause of the error of a broker that did not start."""
+    for message in _replaced_names():
+        raise RuntimeError(message) from error
+
+
+def _replaced_threads() -> Iterator[str]:
+    # The class of the main thread has the method of the real Thread, also while a test replaces that name.
+    for found in (_thread.start_new_thread, type(threading.main_thread()).start):
+        yield from _describe("threading", found, "threads")
+    yield from _describe("select", getattr(select, "epoll", None), "select.epoll")
+
+
+def _replaced_names() -> Iterator[str]:
+    for module, names in (
+        (threading, ("Thread", "Event", "Lock")),
+        (queue, ("SimpleQueue",)),
+        (random, ("Random", "SystemRandom")),
+        (json, ("dumps", "loads")),
+    ):
+        for name in names:
+            yield from _describe(module.__name__, getattr(module, name, None), f"{module.__name__}.{name}")
+
+
+def _describe(module: str, found: object, name: str) -> Iterator[str]:
+    """Yield a message if a function or class is not from its module."""
+    home = str(getattr(found, "__module__", None) or type(found).__module__)
+    if C_MODULES.get(home, home) != module:
+        library = (
+            "A library" if found is None else home if home == "unittest.mock" else home.partition(".")[0]
+        )
+        yield f"{library} has replaced {name}, so a broker cannot run in the process of the test: {REMEDY}"
