@@ -15,9 +15,9 @@ one less than the number of replicas, at least 1. Each broker has its own faults
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
 from kwire.host.system_time import monotonic
@@ -98,7 +98,7 @@ class _ClusterBroker(Broker):
 
     def settle(self) -> None:
         """Wait until no replication and no transaction end is pending, for about 1 s at most."""
-        settled, until = threading.Event(), monotonic() + MAX_SETTLE_SECONDS
+        settled, until = Event(), monotonic() + MAX_SETTLE_SECONDS
         running = self._in_thread.running
 
         def poll() -> None:
@@ -302,7 +302,7 @@ def _in_parallel(calls: Iterable[Callable[[], None]]) -> None:
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=attempt, args=(call,), daemon=True) for call in calls]
+    threads = [Thread(target=attempt, args=(call,), daemon=True) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -68,8 +68,9 @@ def double(request: pytest.FixtureRequest) -> Double:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def broker() -> Iterator[Broker]:
+    """Start a broker, which imports the broker's modules before a test replaces what they import."""
     with Broker() as broker:
         yield broker
 
@@ -99,7 +100,7 @@ def test_broker_that_starts_while_a_test_replaces_functions_has_real_files(doubl
     assert not os.path.exists(directory)
 
 
-@pytest.mark.parametrize("replaced", ["pyfakefs", "failing sockets"])
+@pytest.mark.parametrize("replaced", ["pyfakefs", "failing sockets", "threading.Thread"])
 def test_cluster_starts_and_serves_while_a_test_replaces_functions(replaced: str) -> None:
     with DOUBLES[replaced](), Cluster() as cluster:
         orders = cluster.new_topic("orders")
