@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from interop.brokers import CLUSTER_ID, SMALL_JVM, ApacheKafka, Broker, Kwire
+from interop.brokers import CLUSTER_ID, SMALL_JVM, ApacheKafka, Broker, Kwire, responds_to_api_versions
 from interop.cluster.class_data_sharing import shared_class_options
 from interop.cluster.log_checks import unexpected_lines
 from interop.cluster.logins import BROKERS_LISTENER, Logins, log_in
@@ -183,14 +183,16 @@ class Cluster:
         without: Collection[int] = (),
         format_arguments: tuple[str, ...] = FEATURES,
         tools: Mapping[int, type[Broker]] | None = None,
+        first: int | None = None,
     ) -> Self:
         """Format and start all nodes except `without`. Return once every started broker is unfenced.
 
+        `first` is a controller that must listen before the other nodes are started.
         `tools` are the programs whose tools format the directories, by node id (default: see `format_node`).
         """
         try:
             self._format(format_arguments, tools or {})
-            self._start_all(without)
+            self._start_all(without, first)
         except BaseException as error:
             self.save_logs(error)
             raise
@@ -209,10 +211,15 @@ class Cluster:
                 quorum = ("--no-initial-controllers",)
             format_node(node, *format_arguments, *quorum, tool=tools.get(node_id))
 
-    def _start_all(self, without: Collection[int] = ()) -> None:
+    def _start_all(self, without: Collection[int] = (), first: int | None = None) -> None:
+        if first is not None:
+            node = self.nodes[first]
+            node.start(wait=False)
+            wait_until(lambda: responds_to_api_versions(node.controller_port, host=node.host), "no listener")
         nodes = [node for node_id, node in self.nodes.items() if node_id not in without]
         for node in nodes:
-            node.start(wait=False)
+            if node.process is None:
+                node.start(wait=False)
         for node in nodes:
             node.wait_until_serving(pause_s=0.1)
         self.wait_until_unfenced(*(each for each in self.brokers if each not in without))

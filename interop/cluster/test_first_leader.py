@@ -35,6 +35,7 @@ FORMATTED = [
 ALICE = ("--add-scram", "SCRAM-SHA-256=[name=alice,password=secret]")
 NEWER = 31
 ELECTION = "controller.quorum.election.timeout.ms"
+SOON_MS, NEVER_MS = "100", "1000000000"
 MIXED = {name: kinds for name, kinds in VOTER_KINDS.items() if len(set(kinds)) > 1}
 OTHER: Mapping[type[Broker], type[Broker]] = {Kwire: SmallKafka, SmallKafka: Kwire}
 
@@ -49,19 +50,23 @@ def test_first_leader_writes_the_formatted_metadata(
     members = tuple(Member(kind, COMBINED) for kind in MIXED[kinds])
     with Cluster(members, voters_in_log=voters_in_log) as cluster:
         for node_id, node in cluster.nodes.items():
-            # A JVM starts later than kwire, and must still be the first to stand for election.
-            node.properties[ELECTION] = "100" if node_id == first else "20000"
-        cluster.start(format_arguments=(*FEATURES, *ALICE), tools=formatting_tools(members, formatted_by))
+            node.properties[ELECTION] = SOON_MS if node_id == first else NEVER_MS
+        tools = formatting_tools(members, formatted_by)
+        cluster.start(format_arguments=(*FEATURES, *ALICE), tools=tools, first=first)
         assert cluster.active_controller() == first
         check_first_records(cluster)
+        for node in cluster.nodes.values():
+            del node.properties[ELECTION]
+        cluster.kill_and_restart_all()
         cluster.make_topic("t", [[1, 2, 3]])
         with under_load(cluster, clients=[ConfluentReader, ConfluentWriter, PythonWriter]) as load:
             load.wait_until_all_write()
             create_topics_through_each_broker(cluster, "first")
             # The next leader finds the records in the log.
-            cluster.nodes[first].stop()
-            cluster.active_controller(than=first)
-            cluster.start_node(first)
+            active = cluster.active_controller()
+            cluster.nodes[active].stop()
+            cluster.active_controller(than=active)
+            cluster.start_node(active)
             create_topics_through_each_broker(cluster, "next")
         check_first_records(cluster)
 
