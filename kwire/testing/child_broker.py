@@ -6,7 +6,8 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from kwire.testing.child_process import CHILD_ITSELF, CHILD_PROCESSES, SYSTEM, ChildDied, ChildProcess
+from kwire.host.system_os import os
+from kwire.testing.child_process import CHILD_ITSELF, CHILD_PROCESSES, ChildDied, ChildProcess
 from kwire.testing.child_recorder import ChildRecorder
 from kwire.testing.embedded_broker import DIRECTORY_KEYS
 from kwire.testing.faults import Fault, FaultCount, Faults, SeededFault
@@ -39,7 +40,7 @@ class ChildBroker:
             "syncs": syncs,
         }
         self._configured_log_dir = log_dir
-        self._owner = SYSTEM.getpid()
+        self._owner = os.getpid()
         self._process: ChildProcess | None = None
         self._handle = 0
         self.requests = ChildRecorder(
@@ -132,14 +133,14 @@ class ChildBroker:
 
     def close_clients(self) -> None:
         """Close the connections of the clients."""
-        if self._process is not None and self._process.is_alive and SYSTEM.getpid() == self._owner:
+        if self._process is not None and self._process.is_alive and os.getpid() == self._owner:
             self._call("close_clients")
 
     # --- calls
 
     def _end(self, how: str) -> None:
         # A forked process leaves the broker to its parent process, which uses it.
-        if self._process is not None and SYSTEM.getpid() == self._owner:
+        if self._process is not None and os.getpid() == self._owner:
             self._call(how)
 
     def _call(self, method: str, *args: Any) -> Any:
@@ -224,6 +225,6 @@ class _ChildFaultCount(FaultCount):
 def _absolute_paths(paths: str) -> str:
     """Return paths, separated by commas, relative to the current directory of this process."""
     return ",".join(
-        path if path.startswith("/") or not path else f"{SYSTEM.getcwd()}/{path}"
+        path if path.startswith("/") or not path else f"{os.getcwd()}/{path}"
         for path in (one.strip() for one in paths.split(","))
     )

@@ -5,9 +5,8 @@ affects a broker in a thread of this process, but not a broker in a child proces
 process still run beside these doubles. Therefore:
 
 - The child process is a new interpreter, started by `posix_spawn`. A fork would inherit the doubles.
-- This module uses the C modules `posix` and `_socket`. Doubles replace attributes of `os`, `socket`,
-  `subprocess`, `select` and `time`, and references to them in other modules. They do not find the functions
-  in `_System`, because they do not search objects.
+- This module uses system calls that doubles do not find (`kwire.host.system_os`), and the C modules `_socket`
+  and `_thread`. It does not use `subprocess`, `select` or `socket`.
 - A call writes to a socket and reads the result in the calling thread. Under gevent, a second thread would
   be a green thread, and would wait for the first one.
 - Under gevent or eventlet, a waiting call sleeps with their function, so that other green threads run.
@@ -27,15 +26,14 @@ import _thread
 import array
 import atexit
 import logging
-import os
 import pickle
-import posix
 import sys
 from collections import deque
-from threading import Lock
+from os import environ
 from typing import Any
 
 from kwire.host.loggers import ROOT, known_loggers
+from kwire.host.system_os import os
 from kwire.host.system_time import sleep
 from kwire.testing.child_frames import Call, Result, encode_call, join_error, receive
 from kwire.testing.green_threads import green_sleep
@@ -70,50 +68,31 @@ class ChildDied(RuntimeError):
     """The child process has ended, with all brokers in it."""
 
 
-class _System:
-    """The functions of the operating system, out of reach for doubles."""
-
-    def __init__(self) -> None:
-        self.close = posix.close
-        self.fstat = posix.fstat
-        self.getcwd = posix.getcwd
-        self.getpid = posix.getpid
-        self.memfd_create = posix.memfd_create
-        self.pread = posix.pread
-        self.spawn = posix.posix_spawn
-        self.waitpid = posix.waitpid
-        self.waitstatus_to_exitcode = posix.waitstatus_to_exitcode
-        self.socketpair = _socket.socketpair
-        self.start_new_thread = _thread.start_new_thread
-
-
-SYSTEM = _System()
-
-
 class ChildProcess:
     """A child process. Calls can be made from any thread, and from forked processes."""
 
     def __init__(self) -> None:
         """Start the process, without waiting for it. The first call waits until it is ready."""
         self._log_fd = -1
+        self._close_descriptor = os.close  # __del__ may run when the variables of this module are gone
         self._idle: dict[int, list[_socket.socket]] = {}
         """Idle connections by process: forked processes must not share connections."""
         if not sys.executable:
             raise RuntimeError("sys.executable is empty: a child process needs the path of the interpreter")
-        self._log_fd = SYSTEM.memfd_create("kwire child process")
-        self._control, theirs = SYSTEM.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-        self._owner = SYSTEM.getpid()
+        self._log_fd = os.memfd_create("kwire child process")
+        self._control, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        self._owner = os.getpid()
         root = __file__.rsplit("/", 3)[0]
         argv = [sys.executable, "-P", "-c", PROGRAM, root, str(self._owner), *filter(None, sys.path)]
         try:
-            self.pid = SYSTEM.spawn(
+            self.pid = os.posix_spawn(
                 sys.executable,
                 argv,
-                dict(os.environ),
+                dict(environ),
                 file_actions=[
-                    (posix.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
-                    (posix.POSIX_SPAWN_DUP2, self._log_fd, 1),
-                    (posix.POSIX_SPAWN_DUP2, self._log_fd, 2),
+                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                    (os.POSIX_SPAWN_DUP2, self._log_fd, 1),
+                    (os.POSIX_SPAWN_DUP2, self._log_fd, 2),
                 ],
                 setpgroup=0,  # Ctrl-C in a terminal is for the test, which then stops its brokers
                 setsigmask=(),
@@ -122,7 +101,7 @@ class ChildProcess:
             theirs.close()
         self._death = ""
         """The error of all further calls. Empty while the process is alive."""
-        self._lock = Lock()
+        self._lock = _thread.allocate_lock()
         self.released: deque[int] = deque()
         """Handles to release with the next call."""
         atexit.register(self.end)
@@ -144,7 +123,7 @@ class ChildProcess:
         __tracebackhide__ = True
         if self._death:
             raise ChildDied(self._death)
-        is_owner = SYSTEM.getpid() == self._owner
+        is_owner = os.getpid() == self._owner
         released = [self.released.popleft() for _ in range(len(self.released))] if is_owner else []
         frame = encode_call(Call(handle, method, args, _wanted_log_level() if is_owner else None, released))
         connection = None
@@ -159,7 +138,7 @@ class ChildProcess:
                 self._record_death()
                 raise ChildDied(self._death) from None
             raise
-        self._idle[SYSTEM.getpid()].append(connection)
+        self._idle[os.getpid()].append(connection)
         _log(result.log_records)
         if result.error is not None:
             raise join_error(result.error)
@@ -167,7 +146,7 @@ class ChildProcess:
 
     def end(self) -> None:
         """End the process, and wait until its temporary directories are removed. Forks do nothing."""
-        if SYSTEM.getpid() != self._owner or self._death:
+        if os.getpid() != self._owner or self._death:
             return
         self._death = "the child process of kwire.testing has ended"
         atexit.unregister(self.end)
@@ -175,12 +154,12 @@ class ChildProcess:
         self._control.settimeout(END_TIMEOUT_SECONDS)
         try:
             self._control.recv(1)  # returns when the child process has closed its end
-            SYSTEM.waitpid(self.pid, 0)
+            os.waitpid(self.pid, 0)
         except OSError:  # it has not ended in time, or was reaped by someone else
             pass
 
     def _connect(self) -> _socket.socket:
-        pid = SYSTEM.getpid()
+        pid = os.getpid()
         idle = self._idle.get(pid)
         if idle is None:
             for inherited in self._idle.values():
@@ -192,7 +171,7 @@ class ChildProcess:
                 return idle.pop()
             except IndexError:  # another thread was faster
                 pass
-        ours, theirs = SYSTEM.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
         descriptor = array.array("i", [theirs.fileno()])
         try:
             self._control.sendmsg(
@@ -219,24 +198,24 @@ class ChildProcess:
         """Describe the end of the process, which closes its sockets a moment before it can be reaped."""
         for _ in range(int(END_TIMEOUT_SECONDS / POLL_SECONDS)):
             try:
-                pid, status = SYSTEM.waitpid(self.pid, posix.WNOHANG)
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:  # another part of the test has reaped it, or this is a fork
                 return "has ended"
             if pid:
-                code = SYSTEM.waitstatus_to_exitcode(status)
+                code = os.waitstatus_to_exitcode(status)
                 return f"ended with exit status {code}" if code >= 0 else f"was ended by signal {-code}"
             sleep(POLL_SECONDS)
         return "has closed the connection"
 
     def _last_lines(self) -> list[str]:
-        size = SYSTEM.fstat(self._log_fd).st_size
-        data = SYSTEM.pread(self._log_fd, SHOWN_BYTES, max(0, size - SHOWN_BYTES))
+        size = os.fstat(self._log_fd).st_size
+        data = os.pread(self._log_fd, SHOWN_BYTES, max(0, size - SHOWN_BYTES))
         return data.decode(errors="replace").splitlines()[-SHOWN_LINES:]
 
     def _close(self) -> None:
         log_fd, self._log_fd = self._log_fd, -1
         if log_fd >= 0:
-            SYSTEM.close(log_fd)
+            self._close_descriptor(log_fd)
             self._control.close()
         for idle in self._idle.values():
             while idle:
@@ -246,7 +225,7 @@ class ChildProcess:
 
     def _start_log_thread(self) -> None:
         if green_sleep() is None:
-            SYSTEM.start_new_thread(self._forward_log, ())
+            _thread.start_new_thread(self._forward_log, ())
 
     def _forward_log(self) -> None:
         """Log what the child process logs between calls, in a thread of this process."""
@@ -261,7 +240,7 @@ class ChildProcesses:
     """The child process of this process. A dead one is replaced."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = _thread.allocate_lock()
         self._current: ChildProcess | None = None
 
     def get(self) -> ChildProcess:

@@ -17,9 +17,9 @@ raise OSError if no broker can be reached in time, and SecurityMismatch if the s
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count as counting
+from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from kwire.host.system_os import os
@@ -59,7 +59,7 @@ class Kafka:
         self._bootstrap_servers = bootstrap_servers
         self._properties = dict(properties or {})
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._client: BlockingClient | None = None
         self._client_pid = 0
         """The process that opened the connections of `_client`."""

@@ -23,10 +23,16 @@ class KeptModules:
         self._modules: dict[str, ModuleType] = {}
 
     def install(self) -> None:
-        """Precede all other finders, from now on. Can be called several times."""
+        """Precede the finders of Python's files and of pytest, from now on. Can be called several times."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        sys.meta_path.insert(0, self)
+        # Not before all: pyfakefs puts its own finder first while it fakes files, and then removes the first.
+        preceded = (
+            index
+            for index, finder in enumerate(sys.meta_path)
+            if finder is PathFinder or type(finder).__module__.startswith("_pytest.")
+        )
+        sys.meta_path.insert(next(preceded, 0), self)
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
         """Return the spec of a module below kwire, or None for other modules."""

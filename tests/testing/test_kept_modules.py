@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -35,6 +36,16 @@ def test_module_that_fails_to_import_is_not_kept(tmp_path: Path, monkeypatch: py
     importlib.invalidate_caches()
     with mock.patch.dict(sys.modules):
         assert importlib.import_module("kwire.broken").value == "repaired"
+
+
+def test_pyfakefs_removes_its_own_finder_after_it_was_active_during_the_import() -> None:
+    program = """
+from pyfakefs.fake_filesystem_unittest import Patcher
+with Patcher():
+    import kwire.testing
+import colorsys
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_other_modules_are_imported_again() -> None:
