@@ -335,6 +335,8 @@ class Receiver(ABC):
 
     def _refuse(self, reason: str) -> None:
         """Stop receiving after a protocol violation. Close once earlier requests have their responses."""
+        # The connection closes after the responses to earlier requests, so none of them may wait for records.
+        self.channel.fetches.complete_all()
         if self.channel.slots or self.queue:
             self._refusal = reason
             self._pause()

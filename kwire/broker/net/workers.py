@@ -51,26 +51,36 @@ class Workers:
 
 
 def run_all(works: Iterable[Callable[[], None]], max_threads: int) -> None:
-    """Run all functions in threads, and return when all have ended.
+    """Run all functions in threads. Return when all have ended, or raise the first exception of a function.
 
-    The functions must not raise exceptions. The next one is taken from `works`, in this thread, when a thread
-    is about to become free. At most two functions per thread are taken and not done.
+    The next function is taken from `works`, in this thread, when a thread is about to become free. At most
+    two functions per thread are taken and not done. If the system permits no thread, this thread runs them.
     """
     waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
     free: SimpleQueue[None] = SimpleQueue()
     threads: list[Thread] = []
+    failures: list[BaseException] = []
 
     def work_through() -> None:
         while (work := waiting.get()) is not None:
-            work()
+            try:
+                work()
+            except BaseException as error:
+                failures.append(error)
             del work
             free.put(None)
 
     for number, work in enumerate(works):
         if len(threads) < max_threads:
             thread = Thread(target=work_through, name="kwire worker", daemon=True)
-            thread.start()
-            threads.append(thread)
+            try:
+                thread.start()
+                threads.append(thread)
+            except RuntimeError:
+                max_threads = len(threads)
+        if not threads:
+            work()
+            continue
         if number >= 2 * max_threads:
             free.get()
         waiting.put(work)
@@ -79,3 +89,5 @@ def run_all(works: Iterable[Callable[[], None]], max_threads: int) -> None:
         waiting.put(None)
     for thread in threads:
         thread.join()
+    if failures:
+        raise failures[0]

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
-from kwire.broker.metadata.batches import MetadataBatch, NoBootstrapMetadata
+from kwire.broker.metadata.batches import CorruptMetadata, MetadataBatch, NoBootstrapMetadata
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.raft.lead import Lead
@@ -80,14 +80,16 @@ class Decisions:
         Raises CorruptMetadata if this release cannot use the bootstrap metadata of an empty log, or if the
         sole voter has none. Another voter without bootstrap metadata starts no election.
         """
-        if self._leadership is None or self._log.has_records:
+        if self._leadership is None:
             return
         try:
             self._leadership.check_bootstrap()
-        except NoBootstrapMetadata as error:
-            if is_sole_voter:
-                raise
+        except CorruptMetadata as error:
             self._log.has_bootstrap = False
+            if self._log.has_records:  # they may be truncated, because they may not be committed
+                return
+            if is_sole_voter or not isinstance(error, NoBootstrapMetadata):
+                raise
             self._host.logger("kwire.raft").warning(
                 "Not starting elections until the metadata is fetched from another controller: %s", error
             )

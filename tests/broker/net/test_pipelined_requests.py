@@ -87,6 +87,13 @@ class PipeliningClient:
         ]
         await self._client.send_raw(b"".join(frames))
 
+    async def send_invalid(self) -> None:
+        """Send a request of an API that does not exist."""
+        await self._client.send(bytes.fromhex("7fff 0000 00000000 ffff"))
+
+    async def is_closed(self) -> bool:
+        return await self._client.is_closed()
+
     async def receive(self, *requests: Request) -> list[Any]:
         """Return the responses to these requests."""
         answers = []
@@ -175,3 +182,12 @@ async def test_request_after_delayed_fetches_completes_them() -> None:
             for poll in polls:
                 (fetched,) = poll.responses[0].partitions
                 assert (fetched.error_code, len(fetched.records or b"")) == (0, 0)
+
+
+async def test_invalid_request_behind_delayed_fetches_completes_them() -> None:
+    """The clock does not advance: the connection closes as soon as the client has the responses."""
+    async with start_broker_and_connect() as (client, _):
+        await client.send(POLL, POLL)
+        await client.send_invalid()
+        assert len(await client.receive(POLL, POLL)) == 2
+        assert await client.is_closed()
