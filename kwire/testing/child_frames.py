@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from kwire.wire.named_tuple import NamedTuple
 
+T = TypeVar("T")
 SIZE_BYTES = 8
 
 
@@ -93,6 +95,16 @@ def _receive_bytes(read: Callable[[int], bytes], size: int) -> bytes:
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
+
+
+def drain(queue: deque[T]) -> list[T]:
+    """Remove and return all elements of a queue. Several threads may do this at the same time."""
+    taken = []
+    try:
+        while True:
+            taken.append(queue.popleft())
+    except IndexError:
+        return taken
 
 
 def split_error(error: BaseException) -> tuple[type[BaseException], tuple[Any, ...], dict[str, Any]]:

@@ -29,13 +29,14 @@ import logging
 import pickle
 import sys
 from collections import deque
+from contextlib import suppress
 from os import environ
 from typing import Any
 
 from kwire.host.loggers import ROOT, known_loggers
 from kwire.host.system_os import os
 from kwire.host.system_time import sleep
-from kwire.testing.child_frames import Call, Result, encode_call, join_error, receive
+from kwire.testing.child_frames import Call, Result, drain, encode_call, join_error, receive
 from kwire.testing.green_threads import green_sleep
 
 CHILD_ITSELF = 0
@@ -79,8 +80,10 @@ class ChildProcess:
         """Idle connections by process: forked processes must not share connections."""
         if not sys.executable:
             raise RuntimeError("sys.executable is empty: a child process needs the path of the interpreter")
-        self._log_fd = os.memfd_create("kwire child process")
-        self._control, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        self._control, theirs = map(
+            _socket_above_standard_error, _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        )
+        self._log_fd = _above_standard_error(os.memfd_create("kwire child process"))
         self._owner = os.getpid()
         root = __file__.rsplit("/", 3)[0]
         argv = [sys.executable, "-P", "-c", PROGRAM, root, str(self._owner), *filter(None, sys.path)]
@@ -124,7 +127,7 @@ class ChildProcess:
         if self._death:
             raise ChildDied(self._death)
         is_owner = os.getpid() == self._owner
-        released = [self.released.popleft() for _ in range(len(self.released))] if is_owner else []
+        released = drain(self.released) if is_owner else []
         frame = encode_call(Call(handle, method, args, _wanted_log_level() if is_owner else None, released))
         connection = None
         try:
@@ -255,6 +258,25 @@ CHILD_PROCESSES = ChildProcesses()
 """One child process for all brokers of this process, because its start takes as long as a hundred brokers."""
 
 
+def _above_standard_error(descriptor: int) -> int:
+    """Return a descriptor above 2 instead of a lower one, which is closed.
+
+    A process that was started with a closed standard input gets the lowest numbers for its new descriptors.
+    `posix_spawn` would replace these numbers before it uses them.
+    """
+    if descriptor > 2:
+        return descriptor
+    try:
+        return _above_standard_error(os.dup(descriptor))  # not F_DUPFD: pyfakefs replaces fcntl
+    finally:
+        os.close(descriptor)
+
+
+def _socket_above_standard_error(sock: _socket.socket) -> _socket.socket:
+    descriptor = _above_standard_error(sock.detach())
+    return _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, descriptor)
+
+
 def _reader(connection: _socket.socket) -> Any:
     sleep = green_sleep()
     if sleep is None:
@@ -276,7 +298,8 @@ def _wanted_log_level() -> int:
 
 def _log(records: list[dict[str, Any]]) -> None:
     for state in records:
-        record = logging.makeLogRecord(state)
-        logger = logging.getLogger(record.name)
-        if logger.isEnabledFor(record.levelno):
-            logger.handle(record)
+        with suppress(Exception):  # as in NodeLogger.log: a double of time.time can prevent the line
+            record = logging.makeLogRecord(state)
+            logger = logging.getLogger(record.name)
+            if logger.isEnabledFor(record.levelno):
+                logger.handle(record)

@@ -16,9 +16,12 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 # Everything that a broker and its client need, so that the first start is as fast as later ones.
@@ -28,7 +31,7 @@ import kwire.testing.blocking_client
 import kwire.testing.embedded_disk
 import kwire.testing.interceptor
 from kwire.broker.net.open_file_limit import raise_open_file_limit
-from kwire.testing.child_frames import Call, Result, encode_result, receive, split_error
+from kwire.testing.child_frames import Call, Result, drain, encode_result, receive, split_error
 from kwire.testing.child_recorder import RecorderChanges, RecorderFeed
 from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.testing.faults import Fault, FaultCount, SeededFault
@@ -41,6 +44,8 @@ LOG_WAIT_SECONDS: Final = 0.5
 """The longest wait for log records, after which the parent process may set another level."""
 END_TIMEOUT_SECONDS: Final = 5
 LOG_FD: Final = 2
+LIFECYCLE_METHODS: Final = {"start", "stop", "shut_down", "crash"}
+"""Methods that wait for each other: an interrupted call of `start` goes on in this process."""
 
 
 def main(parent_pid: int, path: list[str]) -> None:
@@ -126,12 +131,19 @@ class Connection:
         except BaseException as raised:
             error = raised
         records = self._server.log.take() if takes_log else []
-        parts = None if error is None else split_error(error)
         try:
-            return encode_result(Result(value, parts, records))
-        except (pickle.PicklingError, TypeError, AttributeError) as failure:
-            text = f"{type(error).__name__}: {error}" if error is not None else f"cannot be sent: {failure}"
-            return encode_result(Result(None, split_error(RuntimeError(text)), records))
+            return encode_result(Result(value, None if error is None else split_error(error), records))
+        except Exception as failure:  # of any kind: objects can have a __reduce__ of their own
+            if error is None:
+                text = f"the result of the call cannot be sent: {describe_error(failure)}"
+            else:
+                text = describe_error(error)
+            return encode_result(Result(None, split_error(RuntimeError(text)), []))
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the class and the text of an error, even if its `__str__` fails."""
+    return "".join(traceback.format_exception_only(error)).strip()
 
 
 class ForwardedLog(logging.Handler):
@@ -162,7 +174,7 @@ class ForwardedLog(logging.Handler):
     def take(self) -> list[dict[str, Any]]:
         """Remove and return all records."""
         self._arrived.clear()
-        return [self._records.popleft() for _ in range(len(self._records))]
+        return drain(self._records)
 
 
 class ChildServer:
@@ -173,7 +185,7 @@ class ChildServer:
         self._logger = logging.getLogger("kwire")
         logging.getLogger().addHandler(self.log)
         self._brokers: dict[int, ServedBroker] = {}
-        self._last_handle = 0
+        self._handles = count(1)
 
     def set_log_level(self, level: int) -> None:
         """Set the level of all loggers of kwire."""
@@ -183,16 +195,18 @@ class ChildServer:
     def execute(self, call: Call, caller: Connection) -> Any:
         """Execute a call of this object (handle 0) or of a broker, or read an attribute."""
         for handle in call.released:
-            self._brokers.pop(handle, None)
+            broker = self._brokers.pop(handle, None)
+            if broker is not None:
+                broker.release()
         if not call.handle:
             return getattr(self, call.method)(*call.args)
         return self._brokers[call.handle].execute(caller, call.method, call.args)
 
     def new_broker(self, settings: dict[str, Any]) -> int:
         """Create a broker from the arguments of `EmbeddedBroker`, and return its handle."""
-        self._last_handle += 1
-        self._brokers[self._last_handle] = ServedBroker(EmbeddedBroker(**settings))
-        return self._last_handle
+        handle = next(self._handles)  # unlike `+= 1`, one step for calls of several threads
+        self._brokers[handle] = ServedBroker(EmbeddedBroker(**settings))
+        return handle
 
     def wait_for_log(self) -> None:
         """Wait for log records, which the result of each call contains."""
@@ -218,6 +232,7 @@ class ServedBroker:
         self._faults: list[Fault] = []
         self._feed = RecorderFeed(embedded.requests)
         self._clients: dict[frozenset[tuple[str, str]], ServedClient] = {}
+        self._lifecycle = threading.Lock()
 
     def execute(self, caller: Connection, method: str, args: tuple[Any, ...]) -> Any:
         """Call a method of this object or of the embedded broker, or return an attribute."""
@@ -226,7 +241,16 @@ class ServedBroker:
         elif method == "call_client":
             args = (caller, *args)
         found = getattr(self, method, None) or getattr(self.embedded, method)
+        if method in LIFECYCLE_METHODS:
+            with self._lifecycle:
+                return found(*args)
         return found(*args) if callable(found) else found
+
+    def release(self) -> None:
+        """End the broker, which no process can call anymore."""
+        self.close_clients()
+        with self._lifecycle, suppress(Exception):  # the error of a broker that has failed
+            self.embedded.crash()
 
     def call_client(
         self,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import pickle
 import resource
 import signal
 import socket
@@ -22,7 +24,9 @@ import pytest
 
 from kwire.broker.storage.disk import StorageError
 from kwire.testing import Broker, Kafka, wait_until
+from kwire.testing.child_frames import Call, Result, encode_call, join_error, receive
 from kwire.testing.child_process import CHILD_ITSELF, CHILD_PROCESSES, ChildDied, ChildProcess
+from kwire.testing.child_server import ChildServer, Connection
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.testing.peer import Peer, produce_request
@@ -139,6 +143,80 @@ def test_argument_that_the_child_process_cannot_import_is_refused(broker: Broker
     assert broker.topics() == []
 
 
+class Unsendable:
+    """An object whose pickling fails with an error of its own."""
+
+    def __reduce__(self) -> Any:
+        raise LookupError("no pickle")
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class UnsendableError(Exception):
+    """An exception that can be neither sent nor printed."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (Unsendable(), None, "cannot be sent: LookupError: no pickle"),
+        (None, UnsendableError(Unsendable()), "UnsendableError"),
+    ],
+)
+def test_result_that_cannot_be_sent_is_an_error_of_its_call(
+    value: object, error: Exception | None, text: str
+) -> None:
+    server = ChildServer()
+    ours, theirs = socket.socketpair()
+    ours.settimeout(10)
+    with ours, patch.object(server, "execute", side_effect=error, return_value=value):
+        thread = threading.Thread(target=Connection(theirs, server).serve)
+        thread.start()
+        for _ in range(2):  # the connection is still open
+            ours.sendall(encode_call(Call(CHILD_ITSELF, "any", (), None, [])))
+            result = Result(*pickle.loads(receive(ours.recv)))
+            assert result.error is not None
+            with pytest.raises(RuntimeError, match=text):
+                raise join_error(result.error)
+    thread.join(10)
+    logging.getLogger().removeHandler(server.log)
+
+
+SCRIPT = """\
+from kwire.testing import Broker
+with Broker(process="child") as broker:
+    broker.produce("orders", "first")
+    print(len(broker.records("orders")))
+"""
+
+
+@pytest.mark.parametrize("closed", ["", "<&-"])
+def test_script_prints_no_error_at_its_end(closed: str) -> None:
+    command = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, SCRIPT]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "1\n", "")
+
+
+STREAMS = """\
+import os
+from kwire.testing.child_process import CHILD_ITSELF, ChildProcess
+process = ChildProcess()
+process.call(CHILD_ITSELF, "wait_for_log")
+links = [os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in range(3)]
+assert links == ["/dev/null"] + ["/memfd:kwire child process (deleted)"] * 2, links
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
+def test_child_process_has_its_streams_if_the_test_has_none(closed: str) -> None:
+    command = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, STREAMS]
+    assert subprocess.run(command, check=False, timeout=60).returncode == 0
+
+
 PARENT = """\
 import os, sys, time
 from kwire.testing import Broker
@@ -222,6 +300,35 @@ def test_level_of_the_parent_process_applies(broker: Broker, caplog: pytest.LogC
     broker.topics()
     Peer(broker).sock.close()
     wait_until(lambda: "Accepted connection" in caplog.text)
+
+
+def test_log_thread_continues_after_a_line_that_cannot_be_created(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "kwire.net")
+    broker.topics()
+    with patch("time.time", side_effect=ValueError):
+        for _ in range(3):
+            Peer(broker).sock.close()
+            broker.topics()
+        time.sleep(0.05)  # the log thread receives the other lines
+    caplog.clear()
+    Peer(broker).sock.close()
+    wait_until(lambda: "Accepted connection" in caplog.text)
+
+
+def test_broker_ends_when_its_object_is_collected(tmp_path: Path) -> None:
+    broker = Broker(process="child", log_dir=tmp_path)
+    broker.start()
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    del broker
+    gc.collect()
+
+    def is_refused() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) != 0
+
+    wait_until(is_refused, description="the end of the broker")
 
 
 def test_calls_of_several_threads_do_not_wait_for_each_other(broker: Broker) -> None:
