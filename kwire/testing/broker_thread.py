@@ -42,6 +42,7 @@ class BrokerThread(threading.Thread):
         self._started_or_ended = threading.Event()
         self._failure: BaseException | None = None
         self._stop_requested: LoopEvent | None = None
+        self._requested_ending: str | None = None
         self._may_close = threading.Event()
         """Set when the thread that requested the end no longer uses the event loop, which may then close."""
 
@@ -76,6 +77,8 @@ class BrokerThread(threading.Thread):
         self._stop_requested = LoopEvent()
         self.running = running
         self._started_or_ended.set()
+        if self._requested_ending is not None:  # `start` was interrupted, for example by Ctrl-C
+            self._end(self._requested_ending)
         failed = running.failure.happened
         yield Wait((self._stop_requested, failed), math.inf)
         if self._stop_requested.is_set:
@@ -104,10 +107,11 @@ class BrokerThread(threading.Thread):
         self._request_end("KILLED")
 
     def _request_end(self, ending: str) -> None:
+        self._requested_ending = ending  # first, for a broker that is not running yet
         if self.is_alive() and self.running is not None:
             with suppress(OSError):  # the broker may be ending already, with a closed loop
                 self.running.loop.call_from_thread(lambda: self._end(ending))
-            self._may_close.set()
+        self._may_close.set()
         self.join(STOP_TIMEOUT_SECONDS)
         if self.is_alive():
             raise TimeoutError(f"the broker did not stop within {STOP_TIMEOUT_SECONDS} s")

@@ -138,13 +138,15 @@ class EmbeddedBroker:
                 space=self._disk_space,
                 syncs=self._syncs,
             )
+            self._thread = thread
             thread.start()
             thread.wait_until_started()
         except BaseException as error:
+            with suppress(Exception):  # the error that prevents the start is raised below
+                self._end_thread(BrokerThread.kill)
             self._reset()
             explain_failure(error)
             raise
-        self._thread = thread
 
     def stop(self) -> None:
         """Shut the broker down cleanly, and release what it keeps while it is down."""

@@ -325,6 +325,31 @@ def test_broker_still_advances_after_an_interrupted_advance(process: Process) ->
         broker.advance(MINUTE_MS)
 
 
+def test_interrupted_start_leaves_no_running_broker(process: Process) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    broker = Broker(process=process)
+    interrupted = 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for delay_ms in (0.2, 0.5, 1, 2, 3, 5, 8):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, delay_ms / 1000)
+                broker.start()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+            broker.stop()
+            assert not broker.is_running
+            assert "kwire broker" not in {one.name for one in threading.enumerate()}
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
+    with broker:
+        assert broker.topics() == []
+
+
 FORKING_PROGRAM = """\
 import os, sys
 from kwire.testing import Broker
