@@ -110,6 +110,10 @@ class ChildProcess:
         atexit.register(self.end)
         self._start_log_thread()
 
+    def renew_lock(self) -> None:
+        """Replace the lock in a forked process: a thread that does not exist there may have held it."""
+        self._lock = _thread.allocate_lock()
+
     def __del__(self) -> None:
         self._close()  # not before, because other threads may be using the descriptors
 
@@ -245,6 +249,7 @@ class ChildProcesses:
     def __init__(self) -> None:
         self._lock = _thread.allocate_lock()
         self._current: ChildProcess | None = None
+        os.register_at_fork(after_in_child=self._renew_locks)
 
     def get(self) -> ChildProcess:
         """Return the running child process, and start it if there is none."""
@@ -252,6 +257,11 @@ class ChildProcesses:
             if self._current is None or not self._current.is_alive:
                 self._current = ChildProcess()
             return self._current
+
+    def _renew_locks(self) -> None:
+        self._lock = _thread.allocate_lock()
+        if self._current is not None:
+            self._current.renew_lock()
 
 
 CHILD_PROCESSES = ChildProcesses()

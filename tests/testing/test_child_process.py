@@ -129,6 +129,32 @@ def test_inheritable_descriptors_of_the_test_are_closed() -> None:
     assert not is_alive(process.pid)
 
 
+LOCKED_FORK = """\
+import os
+from kwire.testing import Broker
+from kwire.testing.child_process import CHILD_PROCESSES
+
+CHILD_PROCESSES.get()
+CHILD_PROCESSES._lock.acquire()
+pid = os.fork()
+if not pid:
+    with Broker(process="child") as broker:
+        os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_fork_does_not_inherit_a_held_lock() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LOCKED_FORK], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        try:
+            assert parent.communicate(timeout=20)[0] == "7\n"
+        except BaseException:
+            os.killpg(parent.pid, signal.SIGKILL)
+            raise
+
+
 class Unknown:
     """An object that cannot be unpickled, like an instance of a class of the test."""
 
