@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from interop.reference import TARGET
+from interop.reference import NODE_SUFFIX, TARGET
 
-OBSERVATIONS = TARGET / "observations"
+OBSERVATIONS = TARGET / f"observations{NODE_SUFFIX}"
 
 
 class Record:

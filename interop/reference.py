@@ -25,6 +25,8 @@ OLD_KAFKA = "4.0.0"
 OLD_KAFKA_JARS = TARGET / "kafka-old"
 NODE_KAFKA = os.environ.get("INTEROP_KAFKA", "")
 """The version of Apache Kafka's nodes in the cluster scenarios. Default: the version of `kafka_jars`."""
+NODE_SUFFIX = f"-{NODE_KAFKA}" if NODE_KAFKA else ""
+"""The end of the names of files in ``interop/target`` that depend on this version."""
 SPARK_JARS = TARGET / "spark"
 SPARK_VENV = TARGET / "venv"
 SPARK_PACKAGES = ["pyspark==4.2.0", "pandas<3", "pyarrow"]
@@ -114,7 +116,7 @@ def node_jars() -> Path:
         return kafka_jars()
     require_java()
     with alone_in_target():
-        pom, destination = HERE / "cluster" / "pom.xml", TARGET / f"kafka-{NODE_KAFKA}"
+        pom, destination = HERE / "cluster" / "pom.xml", TARGET / f"kafka{NODE_SUFFIX}"
         return fetch_jars(pom, destination, f"-Dkafka.version={NODE_KAFKA}")
 
 

@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 
 from interop.brokers import ApacheKafka
-from interop.reference import NODE_KAFKA, TARGET, alone_in_target, node_jars
+from interop.reference import NODE_SUFFIX, TARGET, alone_in_target, node_jars
 
-ARCHIVE = TARGET / ("-".join(filter(None, ("kafka", NODE_KAFKA))) + ".jsa")
+ARCHIVE = TARGET / f"kafka{NODE_SUFFIX}.jsa"
 
 
 class _Archiving(ApacheKafka):
