@@ -65,6 +65,14 @@ class NodeAssignmentsManager:
             self._is_sending = True
             self._host.call_soon(self._send)
 
+    def retry_now(self) -> None:
+        """Retry without backoff, because there is a new active controller."""
+        self._backoff_ms = MIN_BACKOFF_MS
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._send()
+
     def stop(self) -> None:
         """Send no more assignments, because the broker is shutting down. The next start sends them."""
         self._pending.clear()
@@ -72,6 +80,7 @@ class NodeAssignmentsManager:
             self._timer.cancel()
 
     def _send(self) -> None:
+        self._timer = None
         image = self._image()
         sent: dict[TopicIdPartition, _Assignment] = {}
         for replica, assignment in list(self._pending.items()):

@@ -106,6 +106,7 @@ class Node(NodeBase):
         self.assignments = NodeAssignmentsManager(
             self.controller, self.lifecycle, host, self.node_id, lambda: self.image
         )
+        self.quorum.subscribe_leader(self.assignments.retry_now)
         self.log_dirs: LogDirs = LogDirs(self)
         own_settings = GroupConfigs(config, lambda group_id: self.image.config(RESOURCE_GROUP, group_id))
         self.groups = GroupCoordinatorService(
@@ -296,6 +297,7 @@ class Node(NodeBase):
         names = [topic.name for topic in (*delta.created_topics, *altered, *delta.deleted_topics)]
         if names:
             self._leaders_changed()
+            self.transactions.topics_changed(names)
             self.groups.topics_changed(names, created=bool(delta.created_topics))
         if delta.deleted_topics:
             self.groups.on_topics_deleted({topic.name: topic.topic_id for topic in delta.deleted_topics})

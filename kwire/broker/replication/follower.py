@@ -103,6 +103,7 @@ class Follower:
         "leader_epoch",
         "partition",
         "state",
+        "transient_errors",
     )
 
     def __init__(
@@ -118,6 +119,8 @@ class Follower:
         check."""
         self.is_caught_up = False
         """Whether the log reached the leader's high watermark after the last response."""
+        self.transient_errors = 0
+        """The number of consecutive errors that show different metadata of the leader and this broker."""
         self._held_data: PartitionData | None = None
         """A response that waits for the sync of the restarted log. It has the batch at which the log
         restarts."""

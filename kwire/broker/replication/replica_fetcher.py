@@ -5,8 +5,13 @@ truncated. At the end of the turn the fetcher writes the staged batches. Only th
 the new log end offsets to the leader.
 
 A partition never blocks the other partitions. It leaves the session while its log is synced, while it backs
-off, or while the leader's offsets are requested. If the leader is unreachable, the fetcher tries again after
-`replica.fetch.backoff.ms`.
+off, or while the leader's offsets are requested.
+
+The backoff after an error is `replica.fetch.backoff.ms`, as in Apache Kafka. Two errors usually last only
+some milliseconds: the leader does not accept connections yet, because it has just been unfenced, or the
+leader does not have the metadata yet that this broker has. After these errors, the backoff begins at
+`FIRST_BACKOFF_MS` and doubles up to `replica.fetch.backoff.ms`. New metadata for a partition of an
+unreachable leader ends the backoff.
 """
 
 from __future__ import annotations
@@ -45,6 +50,10 @@ SESSION_LOST: Final = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_F
 """Errors that concern only the fetch session. The leader can serve a new session at once."""
 
 
+FIRST_BACKOFF_MS: Final = 50
+"""The first backoff after an error that is usually short."""
+
+
 class ReplicaFetcher:
     """A fetcher for one leader. A leader may have several fetchers, each with a share of the partitions."""
 
@@ -64,6 +73,8 @@ class ReplicaFetcher:
         self._is_staged = False
         self._in_flight = False
         self._backoff: Timer | None = None
+        self._failures = 0
+        """The number of consecutive requests that did not reach the leader."""
         self._is_stopped = False
         self._is_unreachable_logged = False
 
@@ -75,6 +86,10 @@ class ReplicaFetcher:
     def add(self, follower: Follower) -> None:
         """Start to fetch for a follower."""
         self._followers[follower.key] = follower
+        if self._backoff is not None:
+            self._backoff.cancel()
+            self._backoff, self._failures = None, 0
+            self._end_backoff_of_connection()
         to_retry: list[Follower] = []
         self._guarded(follower, follower.start, to_retry)
 
@@ -200,8 +215,9 @@ class ReplicaFetcher:
                 *(self.purpose, self.leader_id, problem),
             )
             if response.error_code not in SESSION_LOST:
-                self._back_off()
+                self._back_off(self._ports.config.replica_fetch_backoff_ms)
         else:
+            self._failures = 0
             self._process_response(response)
         self._stage()
 
@@ -212,12 +228,19 @@ class ReplicaFetcher:
                 "Replica fetcher %s cannot reach leader broker %d, will retry: %s",
                 *(self.purpose, self.leader_id, reason),
             )
-        self._back_off()
+        self._failures += 1
+        self._back_off(self._short_backoff_ms(self._failures))
 
-    def _back_off(self) -> None:
-        self._backoff = self._host.internode_clock.schedule(
-            self._ports.config.replica_fetch_backoff_ms, self._backoff_over
-        )
+    def _back_off(self, backoff_ms: int) -> None:
+        self._backoff = self._host.internode_clock.schedule(backoff_ms, self._backoff_over)
+
+    def _short_backoff_ms(self, failures: int) -> int:
+        return min(self._ports.config.replica_fetch_backoff_ms, FIRST_BACKOFF_MS << min(failures - 1, 20))
+
+    def _end_backoff_of_connection(self) -> None:
+        address = self._address()
+        if address is not None:
+            self._host.peers.end_backoff(address)
 
     def _backoff_over(self) -> None:
         self._backoff = None
@@ -282,6 +305,7 @@ class ReplicaFetcher:
             self._await_metadata(follower, "internal error")
         else:
             if follower.state is FetchState.FETCHING:
+                follower.transient_errors = 0
                 self._touch(follower)
 
     def _offsets_listed(self, follower: Follower, result: ErrorCode | tuple[int, int]) -> None:
@@ -319,12 +343,18 @@ class ReplicaFetcher:
             )
         follower.transition(FetchEvent.LEADER_ERROR)
         self._session.remove(follower.key)
+        follower.transient_errors = follower.transient_errors + 1 if code in TRANSIENT else 0
         to_retry.append(follower)
 
     def _schedule_retry(self, to_retry: list[Follower]) -> None:
-        if to_retry:
+        by_backoff: dict[int, list[Follower]] = {}
+        for follower in to_retry:
             backoff_ms = self._ports.config.replica_fetch_backoff_ms
-            self._host.internode_clock.schedule(backoff_ms, partial(self._retry, to_retry))
+            if follower.transient_errors:
+                backoff_ms = self._short_backoff_ms(follower.transient_errors)
+            by_backoff.setdefault(backoff_ms, []).append(follower)
+        for backoff_ms, followers in by_backoff.items():
+            self._host.internode_clock.schedule(backoff_ms, partial(self._retry, followers))
 
     def _retry(self, followers: Iterable[Follower]) -> None:
         for follower in followers:

@@ -27,6 +27,7 @@ from kwire.host.host import Host, Timer
 from kwire.host.loggers import NodeLogger
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import TopicPartition
 from kwire.wire.records.transactions import TransactionLogKey, TransactionLogValue
 from kwire.wire.registry import decode_version_prefixed
@@ -49,6 +50,14 @@ class ServiceConfig(TransactionConfig, Protocol):
     def transaction_abort_timed_out_transaction_cleanup_interval_ms(self) -> int: ...
     @property
     def transaction_remove_expired_transaction_cleanup_interval_ms(self) -> int: ...
+
+
+class _MarkerRetry(NamedTuple):
+    """Markers that wait until they are written again."""
+
+    topics: frozenset[str]
+    timer: Timer
+    write: Callable[[], None]
 
 
 class _ShardContext:
@@ -107,6 +116,8 @@ class TransactionCoordinatorService:
             ports,
         )
         self._stopped = False
+        self._marker_retries: list[_MarkerRetry] = []
+        """The markers that wait until they are written again."""
         self._timers: dict[str, Timer] = {}
         self._schedule_repeatedly(
             "timeouts",
@@ -126,6 +137,13 @@ class TransactionCoordinatorService:
     def resigned(self, index: int, leader_epoch: int) -> None:
         """Unload a partition of `__transaction_state` that this broker led in this epoch."""
         self._runtime.resigned(index, leader_epoch)
+
+    def topics_changed(self, topics: Collection[str]) -> None:
+        """Write the waiting markers of these topics again, because their partitions may have new leaders."""
+        for retry in [one for one in self._marker_retries if not one.topics.isdisjoint(topics)]:
+            retry.timer.cancel()
+            self._marker_retries.remove(retry)
+            retry.write()
 
     def shutdown(self) -> None:
         """Complete all waiting requests and stop all timers."""
@@ -346,14 +364,31 @@ class TransactionCoordinatorService:
             if refused:
                 shard.machine.markers_fenced(marker, remaining | refused)
             elif remaining:
-                next_retry_ms = min(2 * retry_ms, MAX_MARKER_RETRY_MS)
-                self._host.internode_clock.schedule(
-                    retry_ms, lambda: self._write_round(shard, marker, remaining, next_retry_ms)
-                )
+                self._retry_round(shard, marker, remaining, retry_ms)
             else:
                 self._all_written(shard, marker)
 
         self._ports.write_markers(sorted(partitions), marker, shard.leader_epoch, written)
+
+    def _retry_round(
+        self,
+        shard: CoordinatorShard[TransactionStateMachine],
+        marker: TransactionMarker,
+        partitions: frozenset[TopicPartition],
+        retry_ms: int,
+    ) -> None:
+        next_retry_ms = min(2 * retry_ms, MAX_MARKER_RETRY_MS)
+
+        def due() -> None:
+            self._marker_retries.remove(retry)
+            retry.write()
+
+        retry = _MarkerRetry(
+            frozenset(topic for topic, _ in partitions),
+            self._host.internode_clock.schedule(retry_ms, due),
+            lambda: self._write_round(shard, marker, partitions, next_retry_ms),
+        )
+        self._marker_retries.append(retry)
 
     def _log_marker(
         self, marker: TransactionMarker, partition: TopicPartition, code: int, effect: str

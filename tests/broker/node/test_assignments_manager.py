@@ -93,6 +93,22 @@ def test_request_is_repeated_until_the_controller_accepts_it(harness: Assignment
     assert harness.assigned == [1]
 
 
+def test_new_controller_ends_the_backoff(harness: AssignmentsHarness) -> None:
+    harness.manager.retry_now()
+    harness.assign((TOPIC, 0))
+    for _ in range(8):
+        harness.manager.retry_now()  # the request in flight is enough
+        harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
+        harness.host.advance(MAX_BACKOFF_MS)
+    harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
+    harness.manager.retry_now()
+    assert harness.sent() == {(TOPIC, 0): FIRST}
+    harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
+    harness.host.advance(MIN_BACKOFF_MS)
+    harness.respond({})
+    assert (harness.assigned, harness.host.timers) == ([1], 0)
+
+
 def test_refused_replicas_are_repeated(harness: AssignmentsHarness) -> None:
     harness.assign((TOPIC, 0), (TOPIC, 1))
     harness.respond({(TOPIC, 1): ErrorCode.NOT_LEADER_OR_FOLLOWER})

@@ -80,6 +80,7 @@ class FollowerHarness:
     ) -> None:
         self.host = VirtualHost(seed=1)
         self.host.peers = self  # type: ignore[assignment]
+        self.ended_backoffs: list[PeerAddress] = []
         self.disk = disk or MemoryDisk()
         self.image = MetadataImage()
         self.sent: list[Sent] = []
@@ -203,7 +204,7 @@ class FollowerHarness:
         self.sent.append(Sent(to, purpose, request, deadline_ms, on_response, max_version))
 
     def end_backoff(self, to: PeerAddress) -> None:
-        pass
+        self.ended_backoffs.append(to)
 
     def take(self, kind: type[Message] = FetchRequest) -> Sent:
         """Remove and return the only pending request of this kind."""

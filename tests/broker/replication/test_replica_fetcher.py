@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.replication.replica_fetcher import FIRST_BACKOFF_MS
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.disk import StorageError
 from kwire.host.host import PeerAddress
@@ -280,16 +281,16 @@ def test_list_offsets_error_is_retried_later() -> None:
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("code", "backoff_ms"),
     [
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, FIRST_BACKOFF_MS),
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, FIRST_BACKOFF_MS),
+        (ErrorCode.UNKNOWN_TOPIC_ID, FIRST_BACKOFF_MS),
+        (ErrorCode.KAFKA_STORAGE_ERROR, BACKOFF_MS),
+        (ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, BACKOFF_MS),
     ],
 )
-def test_partition_error_backs_off_only_that_partition(code: ErrorCode) -> None:
+def test_partition_error_backs_off_only_that_partition(code: ErrorCode, backoff_ms: int) -> None:
     harness = harness_at(3, partitions=2)
     harness.fetch(data(error=code), data(leader_batches(3, 4), index=1))
     (sent,) = harness.sent
@@ -297,12 +298,28 @@ def test_partition_error_backs_off_only_that_partition(code: ErrorCode) -> None:
         {1: (4, 4, 4)},
         [0],
     )
-    harness.host.advance(BACKOFF_MS - 1)
+    harness.host.advance(backoff_ms - 1)
     harness.respond_empty()
     assert harness.fetch_positions == {}
     harness.host.advance(1)
     harness.respond_empty()
     assert harness.fetch_positions == {0: (3, 4, 3)}
+
+
+def test_backoff_after_errors_of_different_metadata_doubles_and_is_reset() -> None:
+    harness = harness_at(3)
+    for backoff_ms in (50, 100, 200, 400, 800, 1_000, 1_000):
+        harness.fetch(data(error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        harness.respond_empty()
+        harness.host.advance(backoff_ms - 1)
+        assert not harness.sent
+        harness.host.advance(1)
+        assert harness.fetch_positions == {0: (3, 4, 3)}
+    harness.fetch(data(leader_batches(3, 4)))
+    harness.fetch(data(error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    harness.respond_empty()
+    harness.host.advance(FIRST_BACKOFF_MS)
+    assert harness.fetch_positions == {0: (4, 4, 4)}
 
 
 def test_fenced_follower_waits_for_a_metadata_change() -> None:
@@ -329,12 +346,29 @@ def test_corrupt_batch_is_fetched_again_later() -> None:
 
 def test_unreachable_leader_backs_off_and_gets_a_full_request() -> None:
     harness = harness_at(3, partitions=2)
+    for backoff_ms in (50, 100, 200, 400, 800, 1_000, 1_000):
+        harness.fail_fetch()
+        harness.host.advance(backoff_ms - 1)
+        assert not harness.sent
+        harness.host.advance(1)
+        (sent,) = harness.sent
+        assert (sent.request.session_epoch, sorted(fetch_positions_of(sent))) == (0, [0, 1])
+    harness.fetch(data(leader_batches(3, 4)), data(index=1))
     harness.fail_fetch()
-    harness.host.advance(BACKOFF_MS - 1)
+    harness.host.advance(FIRST_BACKOFF_MS)
+    assert len(harness.sent) == 1
+
+
+def test_new_metadata_ends_the_backoff_of_an_unreachable_leader() -> None:
+    harness = harness_at(3)
+    for _ in range(6):
+        harness.fail_fetch()
+        harness.host.advance(BACKOFF_MS)
+    harness.fail_fetch()
     assert not harness.sent
-    harness.host.advance(1)
-    (sent,) = harness.sent
-    assert (sent.request.session_epoch, sorted(fetch_positions_of(sent))) == (0, [0, 1])
+    harness.change(leader=2)
+    assert harness.fetch_positions == {0: (3, 5, 3)}
+    assert harness.ended_backoffs == [PeerAddress("b2", 9002)]
 
 
 def test_unknown_fetch_session_is_recreated_at_once() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kwire.coordinator.transactions.service import MAX_MARKER_RETRY_MS
 from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
@@ -150,3 +151,30 @@ def test_verification_waits_until_the_added_partition_is_committed(
     assert len(requests.results) == count
     harness.commit_appends()
     assert requests.results[-1] == {other: ErrorCode.NONE}
+
+
+def fail_markers(harness: TransactionHarness) -> None:
+    """Let all pending markers fail, as if their partitions had no leader."""
+    while harness.markers:
+        partition, _, _, done = harness.markers.pop()
+        done({partition: ErrorCode.NOT_LEADER_OR_FOLLOWER})
+
+
+def test_new_leader_ends_the_backoff_of_markers(
+    harness: TransactionHarness, requests: ProducerRequests, producer: ProducerIdAndEpoch
+) -> None:
+    requests.end(producer)
+    harness.commit_appends()
+    for _ in range(8):
+        fail_markers(harness)
+        harness.advance(MAX_MARKER_RETRY_MS)
+    fail_markers(harness)
+    timers = harness.host.timers
+    harness.service.topics_changed(["another"])
+    assert not harness.markers
+    harness.service.topics_changed([PARTITION[0]])
+    assert [partition for partition, *_ in harness.markers] == [PARTITION]
+    assert harness.host.timers == timers - 1
+    harness.settle()
+    requests.end(producer)
+    assert requests.results[-1] == producer
