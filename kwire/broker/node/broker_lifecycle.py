@@ -264,10 +264,14 @@ class BrokerLifecycleManager:
         """Send the next request now if new metadata requires it.
 
         The metadata requires it if this broker was registered or fenced, must register its directory ids, or
-        is no longer the only broker.
+        is no longer the only broker, or if the session of its previous run has ended.
         """
         if self.stage is LifecycleStage.REGISTERED:
             self._check_registration(image)
+        elif self._duplicate_since_ms is not None and not self._is_stopped():
+            before, after = delta.image.brokers.get(self._node_id), image.brokers.get(self._node_id)
+            if before is not None and not before.fenced and (after is None or after.fenced):
+                self._send_next()  # the session of the previous run has ended
         elif delta.features_changed and self._lacks_directories(image):
             self._is_registered = False
             self._send_next()

@@ -14,6 +14,8 @@ from kwire.wire.schema import Message
 FETCH: Final = -1
 """The key of Fetch, FetchSnapshot and a node's own voter changes, in place of a voter id."""
 MAX_BACKOFF_MS: Final = 200
+BACKOFF_SHARE: Final = 10
+"""The time of failures divided by the backoff."""
 JITTER: Final = 0.2
 
 
@@ -35,7 +37,8 @@ class Calls:
         self._rng = rng
         self._last = 0
         self._open: dict[int, Call] = {}
-        self._failures: dict[int, int] = {}
+        self._failing_since_ms: dict[int, int] = {}
+        """The time of the first failure after the last success, by key."""
         self._rests_until_ms: dict[int, int] = {}
         self._unreachable: set[int] = set()
         """The keys whose last request got no response."""
@@ -55,7 +58,7 @@ class Calls:
 
     def succeeded(self, key: int) -> None:
         """Reset the backoff after a successful request with this key."""
-        self._failures.pop(key, None)
+        self._failing_since_ms.pop(key, None)
         self._unreachable.discard(key)
 
     def reached(self, key: int) -> None:
@@ -69,14 +72,16 @@ class Calls:
             self._rests_until_ms.pop(key, None)
 
     def rest(self, key: int, now_ms: int, *, is_unreachable: bool = False) -> None:
-        """Delay the next request with this key. The delay doubles with each failure, up to a limit."""
+        """Delay the next request with this key by a tenth of the time of failures, within limits.
+
+        So a node learns of a new leader soon after the election, also if the election took long.
+        """
         if is_unreachable:
             self._unreachable.add(key)
         else:
             self._unreachable.discard(key)
-        failures = self._failures.get(key, 0)
-        self._failures[key] = failures + 1
-        backoff_ms = min(self._terms.retry_backoff_ms << min(failures, 16), MAX_BACKOFF_MS)
+        failing_ms = now_ms - self._failing_since_ms.setdefault(key, now_ms)
+        backoff_ms = min(max(self._terms.retry_backoff_ms, failing_ms // BACKOFF_SHARE), MAX_BACKOFF_MS)
         varied_ms = round(backoff_ms * self._rng.uniform(1 - JITTER, 1 + JITTER))
         self._rests_until_ms[key] = now_ms + max(1, varied_ms)
 
@@ -90,6 +95,6 @@ class Calls:
     def forget(self) -> None:
         """Forget all requests and all backoffs."""
         self._open.clear()
-        self._failures.clear()
+        self._failing_since_ms.clear()
         self._rests_until_ms.clear()
         self._unreachable.clear()

@@ -191,6 +191,28 @@ def test_duplicate_registration_is_retried_within_a_short_backoff(harness: Lifec
         assert [command for command, _ in harness.pending] == [REGISTRATION]
 
 
+def test_broker_registers_at_once_when_the_session_of_its_previous_run_ends(
+    harness: LifecycleHarness,
+) -> None:
+    previous = stored.RegisterBrokerRecord(
+        broker_id=1, broker_epoch=3, incarnation_id=Uuid(b"p" * 16), end_points=[], features=[], fenced=False
+    )
+    harness.publish(3, previous)
+    harness.lifecycle.start(REGISTRATION)
+    for _ in range(3):
+        harness.respond(ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION))
+        harness.host.advance(520)
+    harness.respond(ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION))
+    harness.publish(4, stored.NoOpRecord())
+    assert harness.pending == []
+    fenced = stored.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=3, fenced=1)
+    harness.publish(5, fenced)
+    assert [command for command, _ in harness.pending] == [REGISTRATION]
+    harness.respond(ApiError(ErrorCode.DUPLICATE_BROKER_REGISTRATION))
+    harness.publish(6, stored.NoOpRecord())
+    assert harness.pending == []
+
+
 def test_new_controller_gets_a_heartbeat_at_once(harness: LifecycleHarness) -> None:
     harness.lifecycle.start(REGISTRATION)
     harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kwire.broker.raft.calls import MAX_BACKOFF_MS
 from kwire.broker.raft.outputs import (
     AddToSnapshot,
     Advance,
@@ -141,15 +142,16 @@ def test_later_epoch_in_the_log_replaces_that_of_the_quorum_state() -> None:
     assert (harness.machine.epoch, harness.machine.leader_id) == (5, -1)
 
 
-def test_backoff_grows_and_is_reset_by_a_response() -> None:
+def test_backoff_is_a_tenth_of_the_time_of_failures_and_is_reset_by_a_response() -> None:
     harness = follower()
-    waits = []
-    for _ in range(9):
-        harness.respond(next_send(harness), PeerUnreachable("down"))
+    harness.respond(next_send(harness), PeerUnreachable("down"))
+    began_ms = harness.now_ms
+    while harness.now_ms < began_ms + 4_000:
         assert harness.machine.due_ms is not None
-        waits.append(harness.machine.due_ms - harness.now_ms)
-    assert 16 <= waits[0] <= 24
-    assert 160 <= waits[-1] <= 240
+        expected_ms = min(max(20, (harness.now_ms - began_ms) // 10), MAX_BACKOFF_MS)
+        backoff_ms = harness.machine.due_ms - harness.now_ms
+        assert 0.8 * expected_ms - 1 <= backoff_ms <= 1.2 * expected_ms + 1
+        harness.respond(next_send(harness), PeerUnreachable("down"))
     harness.respond(next_send(harness), fetch_response(2, 3))
     assert harness.machine.due_ms is not None
     assert harness.machine.due_ms <= harness.now_ms
