@@ -2,7 +2,8 @@
 
 The clusters run one after the other, because two clusters at a time would share the machine:
 
-- launch: from the start of all nodes to the first acknowledged write, and their memory five seconds later;
+- launch: from the start of all nodes to the first acknowledged write, of a new cluster and after a stop; the
+  memory five seconds later; and the launches of `bench/launch.py`;
 - throughput: one librdkafka producer and consumer as in bench/throughput.py, with the processor time of all
   nodes;
 - latency: the time from produce() to poll() at 1,000 records per second;
@@ -27,6 +28,7 @@ from itertools import pairwise
 from confluent_kafka import Consumer, ElectionType, Message, Producer, TopicPartition
 
 from bench.figures import Figure, Samples, percentile
+from bench.launch import measure_combined_launches, write_first_record, write_record
 from bench.nodes import BROKERS, CLIENT, CLUSTERS, Cluster
 from bench.throughput import SIZES, consume, produce
 
@@ -50,7 +52,7 @@ RETRY_MS = 10
 AFTER_SECONDS = 3.0
 STEADY_SECONDS = 0.5
 """The measurement ends when no interval between acknowledgements in `AFTER_SECONDS` was longer than this."""
-LAUNCHES = {"apache": 1, "kwire": 3}
+LAUNCHES = {"apache": 2, "kwire": 5}
 GAPS = {"killed": 2, "stopped": 5}
 KILLS = 5
 """The number of kills. The failover times differ by up to 2 s: a session begins with the last heartbeat."""
@@ -81,25 +83,24 @@ def _start_cluster(samples: Samples) -> Cluster:
 
 
 def _measure_launches(samples: Samples) -> None:
+    measure_combined_launches(samples)
     for _ in range(LAUNCHES[samples.name]):
         with CLUSTERS[samples.name]() as cluster:
             began = time.perf_counter()
             cluster.start()
-            cluster.create_topics(["first"], 1)
-            _write_one(cluster, "first")
+            write_first_record(cluster)
             samples.add("launch to the first acknowledged write", "s", time.perf_counter() - began)
             time.sleep(SETTLE_SECONDS)
             samples.add("memory of the four nodes", "MB", cluster.resident_bytes() / 1e6)
-
-
-def _write_one(cluster: Cluster, topic: str) -> None:
-    producer = Producer(
-        {**CLIENT, "bootstrap.servers": cluster.bootstrap, "acks": "all", "retry.backoff.ms": 20}
-    )
-    errors: list[object] = []
-    producer.produce(topic, b"x" * 100, on_delivery=lambda error, message: errors.append(error))
-    if producer.flush(60) or errors != [None]:
-        raise RuntimeError(f"{cluster.name} did not acknowledge the first record: {errors}")
+            for nodes in (cluster.brokers, cluster.controllers):
+                for node in nodes:
+                    cluster.stop_node(node, cleanly=True)
+                for node in nodes:
+                    cluster.await_end(node)
+            began = time.perf_counter()
+            cluster.start()
+            write_record(cluster)
+            samples.add("restart to the first acknowledged write", "s", time.perf_counter() - began)
 
 
 # --- throughput

@@ -1,4 +1,4 @@
-"""Clusters of controllers and brokers, each node a child process on loopback.
+"""Clusters of controllers and brokers, each node a child process on loopback. A node can have both roles.
 
 Both clusters have the same nodes and properties. Apache Kafka's nodes get the JVM flags of its start script,
 with a heap of at most 512 MiB, because four of them share a machine.
@@ -66,17 +66,25 @@ class Cluster(ABC):
         atexit.register(self.discard)
         self.controllers, self.brokers = controllers, brokers
         self._replicas = min(replicas, len(brokers))
-        self.ports = ports = {node: free_port() for node in (*controllers, *brokers)}
-        self.bootstrap = ",".join(f"127.0.0.1:{ports[node]}" for node in brokers)
-        voters = ",".join(f"{node}@127.0.0.1:{ports[node]}" for node in controllers)
-        for node, port in ports.items():
-            is_broker = node in brokers
+        self.ports = {node: free_port() for node in controllers}
+        """The port of each controller's listener."""
+        broker_ports = {node: free_port() for node in brokers}
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in broker_ports.values())
+        voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.ports.items())
+        for node in dict.fromkeys((*controllers, *brokers)):
+            listeners = {
+                name: ports[node]
+                for name, ports in (("PLAINTEXT", broker_ports), ("CONTROLLER", self.ports))
+                if node in ports
+            }
+            roles = {"PLAINTEXT": "broker", "CONTROLLER": "controller"}
             settings = {
-                "process.roles": "broker" if is_broker else "controller",
+                "process.roles": ",".join(roles[name] for name in listeners),
                 "node.id": str(node),
                 "controller.quorum.voters": voters,
                 "controller.listener.names": "CONTROLLER",
-                "listeners": f"{'PLAINTEXT' if is_broker else 'CONTROLLER'}://127.0.0.1:{port}",
+                "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
+                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
                 "log.dirs": str(self.directory / f"node-{node}"),
                 "offsets.topic.replication.factor": str(min(REPLICAS, len(brokers))),
                 "min.insync.replicas": str(min(2, len(brokers))),
@@ -114,7 +122,7 @@ class Cluster(ABC):
     # --- nodes
 
     def start(self) -> Self:
-        for node in (*self.controllers, *self.brokers):
+        for node in dict.fromkeys((*self.controllers, *self.brokers)):
             self.start_node(node)
         return self
 

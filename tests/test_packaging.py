@@ -43,6 +43,10 @@ import pytest
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 EARLIEST = {"auto_offset_reset": "earliest"}
 
+def test_version_of_the_package_is_that_of_the_project() -> None:
+    assert kwire.__version__ == PROJECT["version"]
+
+
 def test_it(kwire, kwire_topic):
     kwire.produce(kwire_topic, "x")
     assert len(kwire.records(kwire_topic)) == 1

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from kwire import __version__
 from kwire.cli.broker_settings import CLUSTER_DIR, LOG_FORMATS, LOG_LEVELS
 from kwire.cli.shared.command_error import CommandError
 from kwire.cli.shared.parser import Parser
@@ -389,17 +390,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def _print_version() -> int:
     from kwire.wire.record_scan import IMPLEMENTATION
 
-    print(f"kwire {_version()} (record validation: {IMPLEMENTATION})")
+    print(f"kwire {__version__} (record validation: {IMPLEMENTATION})")
     return 0
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("kwire")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 COMMANDS: Final[Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]]] = {

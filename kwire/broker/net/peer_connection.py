@@ -351,13 +351,3 @@ def _addresses(to: PeerAddress, flags: int = 0) -> list[SocketAddress]:
     except UnicodeError as error:
         raise OSError(errno.EINVAL, "not a host name") from error
     return [(family, address) for family, _, _, _, address in found]
-
-
-def kwire_version() -> str:
-    """Return the version of kwire, which is sent to other nodes in ApiVersions requests."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("kwire")
-    except PackageNotFoundError:
-        return "unknown"

@@ -147,7 +147,7 @@ class PeerLink:
         purpose: str,
         *,
         client_id: str,
-        software_version: Callable[[], str],
+        software_version: str,
         max_idle_ms: int,
         setup_timeouts_ms: tuple[int, int],
         sasl_client: Callable[[], SaslClient] | None = None,
@@ -309,7 +309,7 @@ class PeerLink:
 
     def _request_api_versions(self, version: int) -> None:
         request = ApiVersionsRequest(
-            client_software_name=SOFTWARE_NAME, client_software_version=self._software_version()
+            client_software_name=SOFTWARE_NAME, client_software_version=self._software_version
         )
         pending = PeerRequest(request, self._state_ends_ms, lambda response: None)
         pending.version = version

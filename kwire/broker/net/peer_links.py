@@ -55,7 +55,7 @@ class PeerLinks:
         dial: Dial,
         *,
         client_id: str = "kwire",
-        software_version: Callable[[], str] = lambda: "unknown",
+        software_version: str = "unknown",
         max_idle_ms: int = 600_000,
         setup_timeouts_ms: tuple[int, int] = (10_000, 30_000),
         peer_authentication: PeerAuthentication = lambda to_controller: None,

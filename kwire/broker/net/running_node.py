@@ -17,11 +17,12 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from kwire import __version__
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.net.listeners import BindError, Listener, bind, own_host_name
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.loop_events import LoopEvent, Wait
-from kwire.broker.net.peer_connection import PeerConnections, kwire_version
+from kwire.broker.net.peer_connection import PeerConnections
 from kwire.broker.net.peer_links import PeerLinks, peer_authentication
 from kwire.broker.net.socket_server import DRAIN_MS, SocketServer
 from kwire.broker.net.socket_settings import read_socket_settings
@@ -102,7 +103,7 @@ class RunningNode:
             loop,
             connections.dial,
             client_id=config.node_name.replace(" ", "-"),
-            software_version=kwire_version,
+            software_version=__version__,
             max_idle_ms=settings.max_idle_ms,
             setup_timeouts_ms=(
                 settings.connection_setup_timeout_ms,

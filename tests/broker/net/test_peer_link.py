@@ -69,7 +69,7 @@ class PeerLinkHarness:
         self.transports: list[FakeTransport] = []
         self.answers: list[Any] = []
         self.links = PeerLinks(
-            self.host, self._dial, client_id="me", software_version=lambda: "1.2", max_idle_ms=max_idle_ms
+            self.host, self._dial, client_id="me", software_version="1.2", max_idle_ms=max_idle_ms
         )
 
     def _dial(self, to: PeerAddress, events: TransportEvents) -> FakeTransport:
