@@ -63,15 +63,16 @@ def may_have_vote(
     is_pre_vote: bool,
     voted: ReplicaKey | None,
     leader_id: int,
-    has_fetched: bool,
+    has_live_leader: bool,
 ) -> bool:
     """Return whether to grant a vote or pre-vote in the current epoch.
 
     `is_up_to_date`: the candidate's log is at least as long as the log of this node. `voted`: the candidate
-    for which this node has voted in this epoch. `has_fetched`: the current leader has responded to a Fetch.
+    for which this node has voted in this epoch. `has_live_leader`: the current leader has responded to a
+    Fetch within the fetch timeout.
     """
     if is_pre_vote:
-        if role is QuorumRole.LEADER or (role is QuorumRole.FOLLOWER and has_fetched):
+        if role is QuorumRole.LEADER or (role is QuorumRole.FOLLOWER and has_live_leader):
             return False
         return is_up_to_date
     if role not in (QuorumRole.UNATTACHED, QuorumRole.PROSPECTIVE):

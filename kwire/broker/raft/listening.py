@@ -137,13 +137,21 @@ class Listening(Standing):
             is_pre_vote=data.pre_vote,
             voted=self._voted,
             leader_id=self.leader_id,
-            has_fetched=self._fetching.has_fetched,
+            has_live_leader=self._fetching.has_fetched and not self._is_leader_late(now_ms),
         )
         if is_granted and not data.pre_vote and self._voted is None:
             # One write of quorum-state contains both the epoch and the vote.
             outputs = [one for one in outputs if not isinstance(one, Remember)]
             outputs += self._vote_for(candidate, now_ms)
         return outputs, ErrorCode.NONE, is_granted
+
+    def _is_leader_late(self, now_ms: int) -> bool:
+        """Return whether the fetch timeout has passed.
+
+        A voter then starts an election. A node may be a voter without knowing, because its log does not have
+        the record yet that adds it. It stays a follower, but must not reject the pre-votes of other voters.
+        """
+        return self._fetch_due_ms is not None and now_ms >= self._fetch_due_ms
 
     def _vote_for(self, candidate: ReplicaKey, now_ms: int) -> list[Output]:
         """Vote for the candidate, and delay this node's own election, so that the candidate can win."""

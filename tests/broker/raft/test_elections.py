@@ -146,6 +146,19 @@ class TestVotes:
         harness.respond(send, fetch_response(2, 3))
         assert not is_granted(harness.request(vote_request(3, 3, last=self.LAST, pre_vote=True)))
 
+    def test_node_outside_the_voters_grants_a_pre_vote_after_its_fetch_timeout(self) -> None:
+        # It may be a voter according to the candidate's log, and its vote may be needed.
+        harness = RaftHarness(me=4, remembered=QuorumState(leader_epoch=3), log={2: 5})
+        harness.become_follower(leader_id=2, epoch=3)
+        [send] = harness.next_sends()
+        harness.respond(send, fetch_response(2, 3))
+        request = vote_request(3, 3, last=self.LAST, pre_vote=True)
+        harness.now_ms += FETCH_TIMEOUT_MS - 1
+        assert not is_granted(harness.request(request))
+        harness.now_ms += 1
+        assert is_granted(harness.request(request))
+        assert harness.machine.role is QuorumRole.FOLLOWER
+
     def test_one_vote_per_epoch_is_granted_and_may_be_requested_again(self) -> None:
         harness = unattached()
         assert is_granted(harness.request(vote_request(3, 3, last=self.LAST)))
