@@ -67,6 +67,11 @@ class FetchSessionHandler:
         """Whether there is no partition to fetch, and none to remove from the session."""
         return not (self._session_partitions or self._to_send or self._to_forget)
 
+    @property
+    def has_new_positions(self) -> bool:
+        """Whether the next request has positions that the request in flight does not have."""
+        return bool(self._to_send)
+
     # --- partitions
 
     def add(self, key: TopicIdPartition, position: FetchPosition) -> None:

@@ -122,6 +122,7 @@ class Partition:
                 if self.remote_replicas is None:
                     self.remote_replicas = RemoteReplicas(self._leader_partitions)
                     self._leader_partitions.partitions[self] = None
+                    self._leader_partitions.leader_added()
                 now_ms = self._host.internode_clock.monotonic_ms()
                 self.remote_replicas.update(image, self.log.log_end_offset, now_ms)
             elif self.remote_replicas is not None:

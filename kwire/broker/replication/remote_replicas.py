@@ -81,10 +81,19 @@ class LeaderPartitions:
         """The led partitions that have followers."""
         self.topic_stats = BrokerTopicStats()
         """The traffic counters of all partitions on this broker, both as leader and as follower."""
+        self.early_fetches: dict[Callable[[], None], None] = {}
+        """The functions that complete delayed fetches of partitions that this broker does not know yet."""
         self.isr_shrinks = 0
         self.isr_expands = 0
         self._image = image
         self._isr_log_lines: list[str] = []
+
+    def leader_added(self) -> None:
+        """Complete the early fetches after this turn, because a replica with followers has become leader."""
+        if self.early_fetches:
+            early, self.early_fetches = self.early_fetches, {}
+            for complete in early:
+                self.host.call_soon(complete)
 
     def log_isr_shrink(self, log: Log, remote: RemoteReplicas, pending: PendingIsr) -> None:
         """Log the proposal `pending` to remove followers from the ISR."""

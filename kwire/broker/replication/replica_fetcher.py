@@ -7,6 +7,11 @@ the new log end offsets to the leader.
 A partition never blocks the other partitions. It leaves the session while its log is synced, while it backs
 off, or while the leader's offsets are requested.
 
+If the leader waits for records, it would notice another partition only with the next Fetch, up to
+`replica.fetch.wait.max.ms` later, and acks=all writes to the partition would wait for that. So the fetcher
+sends an ApiVersions request: kwire's leaders then complete the Fetch at once (decision 0001). Apache Kafka's
+leaders respond to both later.
+
 The backoff after an error is `replica.fetch.backoff.ms`, as in Apache Kafka. Two errors usually last only
 some milliseconds: the leader does not accept connections yet, because it has just been unfenced, or the
 leader does not have the metadata yet that this broker has. After these errors, the backoff begins at
@@ -20,6 +25,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
+from kwire import __version__
 from kwire.broker.replication.fetch_session_handler import FetchSessionHandler
 from kwire.broker.replication.fetcher_ports import FetcherPorts
 from kwire.broker.replication.follower import FetchEvent, FetchState, Follower
@@ -27,6 +33,7 @@ from kwire.broker.replication.leader_offsets import LeaderOffsets
 from kwire.broker.storage.disk import StorageError
 from kwire.host.host import PeerAddress, PeerUnreachable, Timer
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.messages.fetch import (
     FIRST_VERSION_WITH_REPLICA_STATE,
     FetchResponse,
@@ -72,6 +79,8 @@ class ReplicaFetcher:
         """Followers that wait because the replication quota is exceeded."""
         self._is_staged = False
         self._in_flight = False
+        self._is_wait_ended = False
+        """Whether the leader was requested to complete the Fetch in flight."""
         self._backoff: Timer | None = None
         self._failures = 0
         """The number of consecutive requests that did not reach the leader."""
@@ -173,7 +182,11 @@ class ReplicaFetcher:
         return self._ports.address_of(self.leader_id)
 
     def _send_fetch(self) -> None:
-        if self._in_flight or self._backoff is not None or self._is_stopped or self._session.is_empty:
+        if self._is_stopped or self._backoff is not None or self._session.is_empty:
+            return
+        if self._in_flight:
+            if self._session.has_new_positions and not self._is_wait_ended:
+                self._end_wait()
             return
         address = self._address()
         if address is None:
@@ -188,7 +201,7 @@ class ReplicaFetcher:
             request.replica_state = ReplicaState(replica_id=config.node_id, replica_epoch=ports.broker_epoch)
         else:
             request.replica_id = config.node_id
-        self._in_flight = True
+        self._in_flight, self._is_wait_ended = True, False
         self._host.peers.send(
             address,
             self.purpose,
@@ -197,6 +210,20 @@ class ReplicaFetcher:
             on_response=self._handle_response,
             max_version=ports.fetch_version,
         )
+
+    def _end_wait(self) -> None:
+        """Let the leader complete the Fetch in flight."""
+        self._is_wait_ended = True
+        address = self._address()
+        if address is not None:
+            self._host.peers.send(
+                address,
+                self.purpose,
+                ApiVersionsRequest(client_software_name="kwire", client_software_version=__version__),
+                deadline_ms=self._host.internode_clock.monotonic_ms()
+                + self._ports.config.replica_socket_timeout_ms,
+                on_response=lambda response: None,
+            )
 
     def _handle_response(self, response: Message | PeerUnreachable) -> None:
         self._in_flight = False

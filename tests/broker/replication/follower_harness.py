@@ -20,6 +20,7 @@ from kwire.host.host import OnResponse, PeerAddress, PeerUnreachable
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.batch import build
+from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -81,6 +82,8 @@ class FollowerHarness:
         self.host = VirtualHost(seed=1)
         self.host.peers = self  # type: ignore[assignment]
         self.ended_backoffs: list[PeerAddress] = []
+        self.ended_waits: list[tuple[PeerAddress, str]] = []
+        """The address and purpose of each request that ends the wait of a Fetch."""
         self.disk = disk or MemoryDisk()
         self.image = MetadataImage()
         self.sent: list[Sent] = []
@@ -201,7 +204,10 @@ class FollowerHarness:
         max_version: int | None = None,
         to_controller: bool = False,
     ) -> None:
-        self.sent.append(Sent(to, purpose, request, deadline_ms, on_response, max_version))
+        if isinstance(request, ApiVersionsRequest):
+            self.ended_waits.append((to, purpose))
+        else:
+            self.sent.append(Sent(to, purpose, request, deadline_ms, on_response, max_version))
 
     def end_backoff(self, to: PeerAddress) -> None:
         self.ended_backoffs.append(to)

@@ -359,6 +359,19 @@ def test_unreachable_leader_backs_off_and_gets_a_full_request() -> None:
     assert len(harness.sent) == 1
 
 
+def test_new_partition_ends_the_wait_of_the_leader() -> None:
+    harness = harness_at(3)
+    assert harness.ended_waits == []
+    for partitions in (2, 3):
+        harness.follow(partitions)
+        assert harness.ended_waits == [(PeerAddress("b2", 9002), "fetch-0")], "one request is enough"
+    harness.respond_empty()
+    assert sorted(harness.fetch_positions) == [1, 2]
+    harness.respond_empty()
+    harness.respond_empty()
+    assert len(harness.ended_waits) == 1
+
+
 def test_new_metadata_ends_the_backoff_of_an_unreachable_leader() -> None:
     harness = harness_at(3)
     for _ in range(6):

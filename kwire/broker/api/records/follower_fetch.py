@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Errors of partitions that do not exist. These partitions come last in the response.
 
-A delayed fetch ignores such an error if the partition had it before.
+A delayed fetch ignores such an error if the partition had it before. The usual reason is that the follower
+has newer metadata. So the fetch is completed as soon as this broker becomes leader of another partition.
 """
 
 
@@ -216,6 +217,8 @@ class _FollowerFetch:
         session = self._session.follower
         assert session is not None
         session.waiting_fetch = self
+        if self._unknown:
+            self._node.leader_partitions.early_fetches[self.complete] = None
         self._timer = self._node.host.internode_clock.schedule(self._request.max_wait_ms, self.complete)
         self._context.channel.fetches.begin_wait(self.complete)
 
@@ -256,6 +259,7 @@ class _FollowerFetch:
         assert session is not None
         if session.waiting_fetch is self:
             session.waiting_fetch = None
+        self._node.leader_partitions.early_fetches.pop(self.complete, None)
         if self._timer is not None:
             self._timer.cancel()
         channel.fetches.end_wait(self.complete)

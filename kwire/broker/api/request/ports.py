@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kwire.broker.raft.voters import ReplicaKey
     from kwire.broker.replication.broker_topic_metrics import BrokerTopicStats
     from kwire.broker.replication.partition import Partition
+    from kwire.broker.replication.remote_replicas import LeaderPartitions
     from kwire.broker.replication.replication_quota import ReplicationQuota
     from kwire.broker.security.delegation_tokens import TokenHmacs
     from kwire.broker.security.principal import Principal
@@ -213,6 +214,10 @@ class BrokerPartitions(Protocol):
     @property
     def topic_stats(self) -> BrokerTopicStats:
         """The counters of bytes and requests per topic."""
+
+    @property
+    def leader_partitions(self) -> LeaderPartitions:
+        """The state that all partitions share that this broker leads."""
 
     @property
     def leader_quota(self) -> ReplicationQuota:

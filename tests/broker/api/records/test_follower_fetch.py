@@ -190,7 +190,7 @@ def test_a_partition_created_during_a_wait_is_fetched() -> None:
     topic = CreatePartitionsTopic(name="a", count=2, assignments=[on_leader])
     leader.call(3, CreatePartitionsRequest(topics=[topic], timeout_ms=1_000))
     leader.become_leader_of(1)
-    leader.host.advance(500)
+    leader.turn()
     response = leader.received()
     assert {one.partition_index: one.error_code for one in parts(response)} == {0: NONE, 1: NONE}
     assert leader.fetch(session_id=response.session_id, session_epoch=1) is None
