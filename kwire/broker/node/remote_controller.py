@@ -8,7 +8,8 @@ active controller may get a command twice. Clients' requests are forwarded in an
 in the same way.
 
 A former active controller, for example a partitioned one, may never respond. So requests that wait for its
-response are sent again as soon as there is a new active controller, which may be this node.
+response are sent again as soon as there is a new active controller. This may be this node, or the same node
+in a later leader epoch: if its machine lost power, it does not remember the requests.
 
 If this node is the active controller itself, it handles commands and forwarded requests locally.
 
@@ -65,8 +66,8 @@ class RemoteController:
         self._host = host
         self._quorum = quorum
         self._cluster_id = cluster_id
-        self._in_flight: dict[Callable[[Message | PeerUnreachable], None], PeerAddress] = {}
-        """The node to which each pending request was sent, by the callback of the request."""
+        self._in_flight: dict[Callable[[Message | PeerUnreachable], None], tuple[PeerAddress, int]] = {}
+        """The node to which each pending request was sent and its leader epoch, by the request's callback."""
         self._waiting: list[_Waiting] = []
         self._is_stopped = False
         quorum.subscribe_leader(self._leader_changed)
@@ -163,7 +164,7 @@ class RemoteController:
             code = getattr(response, "error_code", ErrorCode.NONE)
             on_response(ApiError(error_code(code)) if code else response)
 
-        self._in_flight[handle] = address
+        self._in_flight[handle] = address, self._quorum.epoch
         self._host.peers.send(
             address, purpose, request, deadline_ms=deadline_ms, on_response=handle, to_controller=True
         )
@@ -172,8 +173,8 @@ class RemoteController:
         leader = self._quorum.leader_address()
         if leader is None and not self._quorum.leads:
             return
-        for handle, address in list(self._in_flight.items()):
-            if address != leader:
+        for handle, (address, epoch) in list(self._in_flight.items()):
+            if (address, epoch) != (leader, self._quorum.epoch):
                 handle(PeerUnreachable(f"{address} is no longer the active controller"))
         for waiting in list(self._waiting):
             self._send_again(waiting)

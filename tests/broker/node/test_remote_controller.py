@@ -57,6 +57,7 @@ class RemoteControllerHarness:
         self.host = VirtualHost()
         self.host.peers = self  # type: ignore[assignment]
         self.address: PeerAddress | None = ONE
+        self.epoch = 1
         self.watchers: list[Callable[[], None]] = []
         self.sent: list[tuple[PeerAddress, str, Any, int, Any]] = []
         self.replies: list[Any] = []
@@ -303,6 +304,18 @@ def test_leader_change_sends_pending_commands_to_the_new_leader(harness: RemoteC
     assert [sent[0] for sent in harness.sent] == [ONE, TWO]
     late[-1](AllocateProducerIdsResponse(producer_id_start=5, producer_id_len=5))
     assert harness.replies == [], "the late response is ignored"
+    harness.sent.pop()[-1](ALLOCATED)
+    assert harness.replies == [ProducerIdBlock(1, 1)]
+
+
+def test_same_leader_in_a_later_epoch_gets_pending_commands_again(harness: RemoteControllerHarness) -> None:
+    """Its machine may have lost power, so that it never responds, and no reset arrives."""
+    harness.remote.submit(AllocateProducerIds(3, 17), harness.replies.append)
+    harness.set_leader(ONE)
+    assert len(harness.sent) == 1
+    harness.epoch += 1
+    harness.set_leader(ONE)
+    assert len(harness.sent) == 2
     harness.sent.pop()[-1](ALLOCATED)
     assert harness.replies == [ProducerIdBlock(1, 1)]
 
