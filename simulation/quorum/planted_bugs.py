@@ -229,13 +229,13 @@ PLANTED_BUGS = [
     PlantedBug(
         "a leader acts before quorum-state is durable",
         _a_leader_acts_before_quorum_state_is_durable,
-        seed=110,
+        seed=306,
     ),
     PlantedBug("the candidate of a vote is not stored", _the_candidate_of_a_vote_is_not_stored, seed=33),
     PlantedBug("a voter votes twice in an epoch", _a_voter_votes_twice_in_an_epoch),
     PlantedBug("candidates with outdated logs get votes", _candidates_with_outdated_logs_get_votes),
     PlantedBug("a leader votes for another candidate", _a_leader_votes_for_another_candidate, seed=33),
-    PlantedBug("records of earlier epochs are committed", _records_of_earlier_epochs_are_committed, seed=2),
+    PlantedBug("records of earlier epochs are committed", _records_of_earlier_epochs_are_committed),
     PlantedBug("a leader commits before its own sync", _a_leader_commits_before_its_own_sync, seed=1),
     PlantedBug("followers fetch before their log is synced", _followers_fetch_before_their_log_is_synced),
     PlantedBug(
@@ -244,10 +244,12 @@ PLANTED_BUGS = [
         seed=1,
     ),
     PlantedBug(
-        "followers fetch before a truncation is synced", _followers_fetch_before_a_truncation_is_synced
+        "followers fetch before a truncation is synced",
+        _followers_fetch_before_a_truncation_is_synced,
+        seed=1,
     ),
-    PlantedBug("half of the voters is a majority", _half_of_the_voters_is_a_majority, seed=7),
-    PlantedBug("directory ids are ignored", _directory_ids_are_ignored, seed=4),
+    PlantedBug("half of the voters is a majority", _half_of_the_voters_is_a_majority, seed=4),
+    PlantedBug("directory ids are ignored", _directory_ids_are_ignored, seed=18),
     PlantedBug("two voter changes run at once", _two_voter_changes_run_at_once, seed=9),
     PlantedBug(
         "voters change before the leader has committed in its epoch",
@@ -257,13 +259,11 @@ PLANTED_BUGS = [
     PlantedBug(
         "voter changes take effect when they are committed",
         _voter_changes_take_effect_when_they_are_committed,
-        seed=9,
+        seed=13,
     ),
     PlantedBug("candidates skip the pre-vote", _candidates_skip_the_pre_vote, seed=2),
-    PlantedBug("responses of earlier epochs count", _responses_of_earlier_epochs_count, seed=3),
-    PlantedBug(
-        "a leader without fetches does not resign", _a_leader_without_fetches_does_not_resign, seed=20
-    ),
+    PlantedBug("responses of earlier epochs count", _responses_of_earlier_epochs_count, seed=14),
+    PlantedBug("a leader without fetches does not resign", _a_leader_without_fetches_does_not_resign),
     PlantedBug(
         "a restarted leader forgets that it was leader",
         _a_restarted_leader_forgets_that_it_was_leader,
@@ -275,6 +275,6 @@ PLANTED_BUGS = [
     ),
     PlantedBug("a node with an empty log counts as new", _a_node_with_an_empty_log_counts_as_new, seed=0),
     PlantedBug("the first election skips the pre-vote", _the_first_election_skips_the_pre_vote, seed=2),
-    PlantedBug("removed voters never become candidates", _removed_voters_never_become_candidates, seed=9),
+    PlantedBug("removed voters never become candidates", _removed_voters_never_become_candidates, seed=120),
     PlantedBug("rejected votes count as granted", _rejected_votes_count_as_granted),
 ]

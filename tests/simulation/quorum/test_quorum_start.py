@@ -25,4 +25,4 @@ def first_election_ms(seed: int) -> float | None:
 def test_new_quorum_has_a_leader_within_a_fraction_of_the_election_timeout() -> None:
     durations_ms = [duration_ms for seed in SEEDS if (duration_ms := first_election_ms(seed)) is not None]
     assert median(durations_ms) < ELECTION_TIMEOUT_MS / 3
-    assert max(durations_ms) < 2 * ELECTION_TIMEOUT_MS  # some disks take 200 ms for each sync
+    assert max(durations_ms) < 3 * ELECTION_TIMEOUT_MS  # some disks take 200 ms for each sync
