@@ -21,6 +21,8 @@ from zipfile import ZipFile
 import pytest
 from packaging.requirements import Requirement
 
+import kwire
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 THEIRS = ("broker", "coordinator", "pipeline")
@@ -42,10 +44,6 @@ import pytest
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 EARLIEST = {"auto_offset_reset": "earliest"}
-
-def test_version_of_the_package_is_that_of_the_project() -> None:
-    assert kwire.__version__ == PROJECT["version"]
-
 
 def test_it(kwire, kwire_topic):
     kwire.produce(kwire_topic, "x")
@@ -277,3 +275,7 @@ def test_wheel_works_with_only_its_declared_dependencies(sdist: Path, tmp_path: 
         finally:
             broker.terminate()
         assert broker.wait(30) == 0
+
+
+def test_version_of_the_package_is_that_of_the_project() -> None:
+    assert kwire.__version__ == PROJECT["version"]
