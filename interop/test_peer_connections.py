@@ -17,8 +17,9 @@ import trio
 from interop.brokers import ApacheKafka, Broker, Kwire
 from interop.cluster.logins import PLAIN, REFUSED, SCRAM, Login, logins
 from interop.cluster.nodes import COMBINED, Cluster, Member
+from kwire import __version__
 from kwire.broker.net.loop import Loop
-from kwire.broker.net.peer_connection import PeerConnections, kwire_version
+from kwire.broker.net.peer_connection import PeerConnections
 from kwire.broker.net.peer_link import PeerTransport, TransportEvents
 from kwire.broker.net.peer_links import PeerAuthentication, PeerLinks
 from kwire.broker.net.socket_settings import SocketSettings
@@ -90,7 +91,7 @@ def fetch(topic_id: Uuid, offset: int, *, max_wait_ms: int = 0) -> FetchRequest:
 
 async def exercise_apis(client: Client, broker: Broker) -> Uuid:
     """Create a topic, write to it and read from it over peer connections. Returns the topic id."""
-    names = ApiVersionsRequest(client_software_name="kwire", client_software_version=kwire_version())
+    names = ApiVersionsRequest(client_software_name="kwire", client_software_version=__version__)
     assert {18, 3, 1} <= {each.api_key for each in (await client.request(names)).api_keys}
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[])
     made = await client.request(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
