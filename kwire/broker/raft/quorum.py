@@ -321,6 +321,9 @@ class Quorum:
         if machine.due_ms is not None and machine.due_ms <= now_ms:
             self._do(machine.tick(now_ms))
             machine = self._machine
+        if not self._outputs and not self._is_held:
+            # Without an output, the leader becomes unknown while this node requests pre-votes.
+            self._tell()
         if machine is not None and machine.is_voter is not self._told_to_vote:
             self._tell_whether_it_votes(is_voter=machine.is_voter)
         due_ms = None if machine is None else machine.due_ms

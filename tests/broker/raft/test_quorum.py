@@ -24,6 +24,7 @@ from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid
 from kwire.wire.records.metadata import NoOpRecord, TopicRecord
+from tests.broker.raft.raft_harness import begin_quorum_epoch
 
 FIRST = 1
 """The offset of the first record after the LeaderChangeMessage."""
@@ -42,6 +43,15 @@ class SlowHost(VirtualHost):
     def finish(self) -> None:
         self.at_work.pop(0)()
         self.run_pending()
+
+
+class FakeRequester:
+    """A node whose request needs no response."""
+
+    api_version = 1
+
+    def complete(self, response: object) -> None:
+        pass
 
 
 class QuorumHarness:
@@ -256,3 +266,21 @@ def test_restarted_voter_reports_the_last_leader_but_does_not_use_it(settled: Qu
         1,
         1,
     )
+
+
+def test_leader_listener_is_called_while_this_node_requests_pre_votes() -> None:
+    """Requests to the active controller wait until a leader is known, so each change must be reported."""
+    harness = QuorumHarness(
+        controller_quorum_voters="1@one:9093,2@two:9093,3@three:9093",
+        listeners="PLAINTEXT://:9092,CONTROLLER://one:9093",
+        controller_listener_names="CONTROLLER",
+    )
+    quorum, known = harness.quorum, [NO_LEADER]
+    quorum.subscribe_leader(lambda: known.append(quorum.leader_id))
+    quorum.handle_request(begin_quorum_epoch(2, 1, cluster_id="a cluster"), FakeRequester())
+    for _ in range(10_000):
+        assert quorum.leader_id == known[-1]
+        while harness.host.at_work:
+            harness.host.finish()
+        harness.host.advance(1)
+    assert known[:4] == [NO_LEADER, 2, NO_LEADER, 2]
