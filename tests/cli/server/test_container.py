@@ -50,7 +50,7 @@ def test_listeners_default_to_the_advertised_ports_on_all_interfaces() -> None:
 def test_controller_has_no_advertised_listeners() -> None:
     controller = {"KAFKA_PROCESS_ROLES": "controller", "KAFKA_ADVERTISED_LISTENERS": ""}
     assert "KAFKA_ADVERTISED_LISTENERS" not in apply_image_defaults(controller)
-    with pytest.raises(CommandError, match="remove it"):
+    with pytest.raises(CommandError, match="remove the variable"):
         apply_image_defaults({**controller, "KAFKA_ADVERTISED_LISTENERS": "A://kafka:1"})
 
 
