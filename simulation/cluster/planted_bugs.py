@@ -292,22 +292,22 @@ PLANTED_BUGS = [
     PlantedBug(
         "the high watermark is the leader's end offset", _the_high_watermark_is_the_leaders_end_offset
     ),
-    PlantedBug("min.insync.replicas is ignored", _min_insync_replicas_is_ignored),
+    PlantedBug("min.insync.replicas is ignored", _min_insync_replicas_is_ignored, 3),
     PlantedBug(
         "the high watermark does not wait for joining replicas",
         _the_high_watermark_does_not_wait_for_joining_replicas,
-        19,
+        12,
     ),
-    PlantedBug("lagging replicas join the ISR", _lagging_replicas_join_the_isr),
+    PlantedBug("lagging replicas join the ISR", _lagging_replicas_join_the_isr, 10),
     PlantedBug(
         "replicas join the ISR before the leader epoch's start",
         _replicas_join_the_isr_before_the_leader_epochs_start,
-        13,
+        25,
     ),
     PlantedBug(
         "replicas that the controller rejected stay in the ISR",
         _replicas_that_the_controller_rejected_stay_in_the_isr,
-        301,
+        266,
     ),
     PlantedBug("produce is acknowledged before replication", _produce_is_acknowledged_before_replication),
     PlantedBug(
@@ -321,7 +321,9 @@ PLANTED_BUGS = [
     ),
     PlantedBug("replicas outside the ISR become leader", _replicas_outside_the_isr_become_leader, 1),
     PlantedBug(
-        "brokers are unfenced before they have caught up", _brokers_are_unfenced_before_they_have_caught_up, 7
+        "brokers are unfenced before they have caught up",
+        _brokers_are_unfenced_before_they_have_caught_up,
+        27,
     ),
     PlantedBug("followers have no producer state", _followers_have_no_producer_state),
     PlantedBug("consumers read beyond the high watermark", _consumers_read_beyond_the_high_watermark),
@@ -330,7 +332,9 @@ PLANTED_BUGS = [
         _consumers_read_followers_beyond_the_high_watermark,
     ),
     PlantedBug(
-        "coordinators load only up to the high watermark", _coordinators_load_only_up_to_the_high_watermark, 7
+        "coordinators load only up to the high watermark",
+        _coordinators_load_only_up_to_the_high_watermark,
+        25,
     ),
     PlantedBug(
         "prepared transactions are not completed after loading",
@@ -341,7 +345,7 @@ PLANTED_BUGS = [
         "fetch responses have no aborted transactions", _fetch_responses_have_no_aborted_transactions, 2
     ),
     PlantedBug(
-        "the leader epoch of requests is not checked", _the_leader_epoch_of_requests_is_not_checked, 20
+        "the leader epoch of requests is not checked", _the_leader_epoch_of_requests_is_not_checked, 5
     ),
     PlantedBug(
         "partitions are assigned before they are revoked",
@@ -354,7 +358,7 @@ PLANTED_BUGS = [
     PlantedBug(
         "coordinators respond before their records are committed",
         _coordinators_respond_before_their_records_are_committed,
-        5,
+        0,
     ),
     PlantedBug("nodes reauthenticate too late", _nodes_reauthenticate_too_late, 4),
     PlantedBug(
