@@ -35,7 +35,7 @@ from kwire.broker.api.records.preferred_read_replica import preferred_read_repli
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.api.request.ports import BrokerRole
 from kwire.broker.replication.roles import LEADER, Role
-from kwire.broker.storage.file_region import FileRegion
+from kwire.broker.storage.disk import FileRegion
 from kwire.broker.storage.log.segments import EMPTY, INCOMPLETE
 from kwire.host.host import Timer
 from kwire.wire.batch import NO_LEADER_EPOCH

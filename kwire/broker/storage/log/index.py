@@ -14,11 +14,10 @@ open descriptor and no memory mapping.
 from __future__ import annotations
 
 from bisect import bisect_right
-from contextlib import suppress
 from operator import itemgetter
 from struct import Struct
 
-from kwire.broker.storage.disk import Disk, ResourceShortage, StorageError
+from kwire.broker.storage.disk import Disk, StorageError
 from kwire.wire.batch import NO_TIMESTAMP
 
 OFFSET_ENTRY = Struct(">ii")
@@ -162,9 +161,7 @@ class _Index:
         self._last = (key, value)
         self._tail.append(self._last)
         if len(self._tail) >= _TAIL_ENTRIES:
-            # After a shortage, the entries stay in memory until the next append.
-            with suppress(ResourceShortage):
-                self.write_tail()
+            self.write_tail()
 
     def entry(self, number: int) -> tuple[int, int]:
         """Return the entry with this number as stored, with a relative offset."""
