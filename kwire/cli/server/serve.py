@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-import kwire.coordinator.groups.state_machine  # noqa: F401 - before an upgrade replaces files
 from kwire.broker.config import BrokerConfig, ConfigError
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.net.listeners import BindError

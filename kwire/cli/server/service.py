@@ -34,6 +34,10 @@ GC_THRESHOLDS: Final = (10_000, 20, 50)
 """Thresholds for rare collections. A pause takes about a millisecond, since startup objects are frozen."""
 
 
+LATE_IMPORT_MS: Final = 1_000
+"""The time from the start of the service to the import of modules that the start does not need."""
+
+
 class Service:
     """The process of one node."""
 
@@ -106,6 +110,7 @@ class Service:
         self._systemd.notify(READY, f"STATUS=serves on {running.bootstrap}")
         self._print_start_message(running)
         self._notify_parent()
+        running.loop.schedule(LATE_IMPORT_MS, _import_groups)
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
@@ -135,6 +140,11 @@ class Service:
             logger = running.loop.logger("kwire.node")
             logger.warning("Cannot write to standard output (%s): %s", error.strerror, message)
             discard_output()
+
+
+def _import_groups() -> None:
+    """Import the group coordinator, before an upgrade replaces its files."""
+    import kwire.coordinator.groups.state_machine  # noqa: F401
 
 
 class CrashRecorder:
