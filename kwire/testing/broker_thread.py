@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from kwire.testing.one_shot_event import OneShotEvent
 
 if TYPE_CHECKING:
     from kwire.broker.net.loop_events import LoopEvent, Wait
@@ -39,15 +42,36 @@ class BrokerThread(threading.Thread):
         self._clock = clock
         self._recorder, self._faults, self._disk_space = recorder, faults, space
         self._syncs = syncs
-        self._started_or_ended = threading.Event()
+        self._started_or_ended = OneShotEvent()
         self._failure: BaseException | None = None
         self._stop_requested: LoopEvent | None = None
         self._requested_ending: str | None = None
-        self._may_close = threading.Event()
+        self._has_begun = False
+        self._beginning = threading.Lock()
+        self._may_close = OneShotEvent()
         """Set when the thread that requested the end no longer uses the event loop, which may then close."""
+
+    def launch(self) -> None:
+        """Start the thread, without waiting for it.
+
+        `Thread.start` waits for the new thread with a `threading.Event`, which does not survive an interrupt
+        by a signal handler. In a helper thread, no signal handler runs.
+        """
+        _thread.start_new_thread(self._start, ())
+
+    def _start(self) -> None:
+        try:
+            self.start()
+        except RuntimeError as error:  # no further thread can be started
+            self._failure = error
+            self._started_or_ended.set()
 
     def run(self) -> None:
         """Run the broker until it ends. `wait_until_started`, `stop` and `kill` raise its error."""
+        with self._beginning:
+            if self._requested_ending is not None:
+                return
+            self._has_begun = True
         try:
             self._serve()
         except BaseException as error:
@@ -92,7 +116,8 @@ class BrokerThread(threading.Thread):
         if not self._started_or_ended.wait(START_TIMEOUT_SECONDS):
             raise TimeoutError(f"the broker did not start within {START_TIMEOUT_SECONDS} s")
         if self._failure is not None:
-            self.join()
+            if self._has_begun:
+                self.join()
             raise self._failure
 
     def stop(self, *, keeps_data: bool) -> None:
@@ -107,7 +132,10 @@ class BrokerThread(threading.Thread):
         self._request_end("KILLED")
 
     def _request_end(self, ending: str) -> None:
-        self._requested_ending = ending  # first, for a broker that is not running yet
+        with self._beginning:
+            self._requested_ending = ending
+            if not self._has_begun:  # `launch` was interrupted, and `run` will do nothing
+                return
         if self.is_alive() and self.running is not None:
             with suppress(OSError):  # the broker may be ending already, with a closed loop
                 self.running.loop.call_from_thread(lambda: self._end(ending))

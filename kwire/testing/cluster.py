@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from threading import Event, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from kwire.host.system_time import monotonic
@@ -25,6 +25,7 @@ from kwire.testing.broker import Broker, check_delay
 from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.testing.embedded_kafka import EmbeddedKafka
 from kwire.testing.kafka import TIMEOUT_SECONDS
+from kwire.testing.one_shot_event import OneShotEvent
 from kwire.testing.outages import Outages
 from kwire.testing.reservations import Reservations
 from kwire.testing.users import (
@@ -98,7 +99,7 @@ class _ClusterBroker(Broker):
 
     def settle(self) -> None:
         """Wait until no replication and no transaction end is pending, for about 1 s at most."""
-        settled, until = Event(), monotonic() + MAX_SETTLE_SECONDS
+        settled, until = OneShotEvent(), monotonic() + MAX_SETTLE_SECONDS
         running = self._in_thread.running
 
         def poll() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kwire.testing.broker_thread import START_TIMEOUT_SECONDS, BrokerThread
 from kwire.testing.disk_space import DiskSpace
 from kwire.testing.faults import Faults
+from kwire.testing.one_shot_event import OneShotEvent
 from kwire.testing.recorder import Recorder
 from kwire.testing.reservations import Reservations
 from kwire.testing.users import CLIENT_LISTENER, NODE_LISTENER, user_settings
@@ -49,7 +50,7 @@ class EmbeddedBroker:
         self._port = self._nodes_port = 0
         self._thread: BrokerThread | None = None
         self._advancing = threading.Lock()
-        self._resumed: threading.Event | None = None
+        self._resumed: OneShotEvent | None = None
         self._disk_space = DiskSpace()
 
     @property
@@ -139,7 +140,7 @@ class EmbeddedBroker:
                 syncs=self._syncs,
             )
             self._thread = thread
-            thread.start()
+            thread.launch()
             thread.wait_until_started()
         except BaseException as error:
             with suppress(Exception):  # the error that prevents the start is raised below
@@ -167,7 +168,7 @@ class EmbeddedBroker:
         """Suspend the event loop until `resume`."""
         if self._resumed is not None:
             raise RuntimeError("the broker is already suspended by hang()")
-        hanging, resumed = threading.Event(), threading.Event()
+        hanging, resumed = OneShotEvent(), OneShotEvent()
 
         def wait() -> None:
             hanging.set()
@@ -200,7 +201,7 @@ class EmbeddedBroker:
         if self._resumed is not None:
             raise RuntimeError("time cannot pass while hang() suspends the broker: call resume() first")
         self.check_alive()
-        running, settled = self.running, threading.Event()
+        running, settled = self.running, OneShotEvent()
         with self._advancing:
             running.loop.call_from_thread(
                 lambda: running.loop.advance(delay_ms, settled.set, advance_internode_clock=internode_clock)
