@@ -9,8 +9,8 @@ from threading import Lock
 class OneShotEvent:
     """An event that is set once. A `wait` that a signal handler interrupts leaves it intact.
 
-    Python code acquires the lock of a `threading.Event`. If a signal handler raises an exception there, such as
-    KeyboardInterrupt, the lock stays locked, and `set` blocks for ever.
+    Python code acquires the lock of a `threading.Event`. If a signal handler raises an exception there, such
+    as KeyboardInterrupt, the lock stays locked, and `set` blocks for ever.
     """
 
     def __init__(self) -> None:
