@@ -63,6 +63,8 @@ def describe_configs(
 ) -> DescribeConfigsResponse:
     """Return one result per resource: its configuration or an error.
 
+    If the request names keys, the result has those that exist, in the order of the request.
+
     Raises ApiError INVALID_REQUEST if a resource has an unknown type.
     """
     # Kafka authorizes all resources first, so an unknown type fails the whole request.
@@ -74,12 +76,9 @@ def describe_configs(
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         try:
-            wanted = set(resource.configuration_keys) if resource.configuration_keys else None
-            result.configs = [
-                _result(entry, request)
-                for entry in _entries(node, resource)
-                if wanted is None or entry.name in wanted
-            ]
+            entries = {entry.name: entry for entry in _entries(node, resource)}
+            wanted = dict.fromkeys(resource.configuration_keys or entries)
+            result.configs = [_result(entries[name], request) for name in wanted if name in entries]
         except ApiError as error:
             result.error_code = error.code
             if error.message is not None:

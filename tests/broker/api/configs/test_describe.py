@@ -9,7 +9,7 @@ from kwire.wire.messages.describe_configs import DescribeConfigsRequest, Describ
 from kwire.wire.messages.list_config_resources import ListConfigResourcesRequest
 from tests.node_harness import NodeHarness
 
-TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
 MALFORMED = "This most likely occurs because of a request being malformed by the client library"
 
@@ -44,6 +44,26 @@ def test_resources_are_listed_by_type(harness: NodeHarness) -> None:
         assert response.error_code == (ErrorCode.NONE if 3 not in types else ErrorCode.UNSUPPORTED_VERSION)
         return sorted((one.resource_type, one.resource_name) for one in response.config_resources)
 
-    assert listed(1) == [(TOPIC, "t"), (BROKER, "1"), (8, "1")]
+    assert listed(1) == [(TOPIC, "t"), (BROKER, "1"), (LOGGER, "1")]
     assert listed(1, TOPIC) == [(TOPIC, "t")]
     assert listed(1, 3) == listed(0) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(TOPIC, "t"), (BROKER, "1"), (LOGGER, "1"), (CLIENT_METRICS, "m"), (GROUP, "g")]
+)
+def test_named_keys_are_returned_once_in_the_order_of_the_request(
+    harness: NodeHarness, kind: int, name: str
+) -> None:
+    def described(keys: list[str] | None) -> list[str]:
+        resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+        response = harness.call(4, DescribeConfigsRequest(resources=[resource]))
+        assert response.results[0].error_code == ErrorCode.NONE
+        return [one.name for one in response.results[0].configs]
+
+    every = described(None)
+    assert len(set(every)) == len(every) > 1
+    assert described([]) == every
+    assert described(every[::-1]) == every[::-1]
+    assert described([every[-1], "no.such.key", every[0], every[-1]]) == [every[-1], every[0]]
+    assert described(["no.such.key"]) == []
