@@ -23,15 +23,24 @@ READY_FD: Final = "KWIRE_READY_FD"
 FILE_HINT: Final = "give the path of a broker's configuration file"
 
 
-def load_configuration(options: argparse.Namespace) -> BrokerConfig:
-    """Load the configuration from file, environment and options. Raises CommandError."""
+def load_configuration(options: argparse.Namespace, *, accept_unprotected: bool = True) -> BrokerConfig:
+    """Load the configuration from file, environment and options. Raises CommandError.
+
+    Without `accept_unprotected`, settings that ask for a protection that kwire lacks are an error.
+    """
     from kwire.broker.config import ConfigError, load
+    from kwire.broker.config.protection import Unprotected
 
     overrides = parse_overrides(options.overrides)
     if options.data is not None:
         overrides["log.dirs"] = options.data
     try:
-        return load(options.properties, os.environ, overrides)
+        return load(options.properties, os.environ, overrides, accept_unprotected=accept_unprotected)
+    except Unprotected as error:
+        raise CommandError(
+            f"{error}: remove them, or start without this protection with --accept-unprotected "
+            "(KWIRE_ACCEPT_UNPROTECTED=true)"
+        ) from error
     except ConfigError as error:
         if options.properties is None or not str(error).startswith(MISSING_KEY):
             raise CommandError(str(error)) from error

@@ -204,6 +204,12 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="let everyone who can reach the console produce and reset offsets, even if the HTTP port is not "
         "on loopback",
     )
+    parser.add_argument(
+        "--accept-unprotected",
+        action="store_true",
+        help="start even if settings ask for a protection that kwire lacks, such as authorizer.class.name; "
+        "KWIRE_ACCEPT_UNPROTECTED=true does the same",
+    )
 
 
 def _add_format(parser: argparse.ArgumentParser) -> None:

@@ -120,8 +120,10 @@ def test_invalid_arguments_are_one_line(
     assert (ended.value.code, output.count("\n")) == (2, 1)
 
 
-@pytest.mark.parametrize(("name", "value"), [("KWIRE_HTTP", "eighty"), ("KWIRE_CONSOLE", "yes")])
-def test_invalid_http_environment_variable_is_an_error(
+@pytest.mark.parametrize(
+    ("name", "value"), [("KWIRE_HTTP", "eighty"), ("KWIRE_CONSOLE", "yes"), ("KWIRE_ACCEPT_UNPROTECTED", "1")]
+)
+def test_invalid_environment_variable_is_an_error(
     name: str,
     value: str,
     capsys: pytest.CaptureFixture[str],
@@ -132,6 +134,23 @@ def test_invalid_http_environment_variable_is_an_error(
     assert main(["serve", "--data", str(tmp_path / "data")]) == 2
     assert value in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
+
+
+def test_serve_without_a_protection_starts_only_if_that_is_accepted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Service, "run", lambda service: "enough")
+    command = ["serve", "--data", str(tmp_path), "--set", "authorizer.class.name=com.example.Authorizer"]
+    assert main(command) == 1
+    assert capsys.readouterr().err == (
+        "kwire: kwire does not restrict clients as these settings ask: authorizer.class.name: remove them, "
+        "or start without this protection with --accept-unprotected (KWIRE_ACCEPT_UNPROTECTED=true)\n"
+    )
+    assert main([*command, "--accept-unprotected"]) == 1
+    assert capsys.readouterr().err.endswith("kwire: enough\n")
+    monkeypatch.setenv("KWIRE_ACCEPT_UNPROTECTED", "true")
+    assert main(command) == 1
+    assert capsys.readouterr().err.endswith("kwire: enough\n")
 
 
 def test_empty_http_variable_opens_no_port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from kwire.broker.config.broker import SUPPORTED_KEYS, BrokerConfig
 from kwire.broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.properties import environment_settings, parse_properties
+from kwire.broker.config.protection import AUTHORIZER_KEYS, PROTECTION_KEYS, Unprotected, unprotected_settings
 from kwire.broker.config.providers import PROVIDERS, resolve_placeholders
 from kwire.broker.config.sasl import JaasFile
 from kwire.host.loggers import NodeLogger, node_name
@@ -66,11 +67,18 @@ _PREFIXES: Final = (LISTENER_PREFIX, f"{PROVIDERS}.")
 _JAAS_FILE: Final = re.compile(r"-Djava\.security\.auth\.login\.config==?(\S+)")
 
 
-def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> BrokerConfig:
+def load(
+    properties: str | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, str],
+    *,
+    accept_unprotected: bool = False,
+) -> BrokerConfig:
     """Load a broker's configuration, and log a warning for each setting without an effect.
 
     `properties` is the path of a properties file. Raises ConfigError for an invalid value, or for an unknown
-    key in `overrides`. Raises OSError if the file cannot be read.
+    key in `overrides`. Raises Unprotected for settings that ask for a protection that kwire lacks; with
+    `accept_unprotected`, one warning lists them. Raises OSError if the file cannot be read.
     """
     settings: dict[str, str] = dict(SINGLE_NODE_DEFAULTS)
     warnings: list[str] = []
@@ -84,7 +92,7 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
             if (fault := _unknown_key_fault(name))
         ]
     for name, (variable, value) in environment_settings(environ).items():
-        if name not in BROKER_KEYS and not name.startswith(_PREFIXES):
+        if not (name in BROKER_KEYS or name in AUTHORIZER_KEYS or name.startswith(_PREFIXES)):
             warnings.append(f"{variable} is ignored: Kafka has no configuration key {name}")
             continue
         settings[name] = value
@@ -94,7 +102,14 @@ def load(properties: str | None, environ: Mapping[str, str], overrides: Mapping[
         settings[name] = value
     if properties is None:
         _name_controller_listener(settings, overrides)
-    for name in sorted(settings):
+    if unprotected := unprotected_settings(settings):
+        fault = f"kwire does not restrict clients as these settings ask: {', '.join(unprotected)}"
+        if not accept_unprotected:
+            raise Unprotected(fault)
+        warnings.append(fault)
+        for name in unprotected:
+            del settings[name]  # DescribeConfigs must not show a protection that does not exist
+    for name in sorted(set(settings) - PROTECTION_KEYS):
         if name in REMOVED_KEYS:
             warnings.append(f"Configuration key {name} is ignored: Kafka 4 removed this key")
         elif name in BROKER_KEYS and name not in SUPPORTED_KEYS and name not in SINGLE_NODE_DEFAULTS:
@@ -132,7 +147,7 @@ def _name_controller_listener(settings: dict[str, str], overrides: Mapping[str, 
 
 def _unknown_key_fault(name: str) -> str | None:
     """Return the reason why a key is unknown, with the most similar key, or None for a known key."""
-    if name in BROKER_KEYS or name in REMOVED_KEYS or name.startswith(_PREFIXES):
+    if name in BROKER_KEYS or name in REMOVED_KEYS | AUTHORIZER_KEYS or name.startswith(_PREFIXES):
         return None
     from difflib import get_close_matches
 

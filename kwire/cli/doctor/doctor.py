@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kwire.broker.config import BrokerConfig, ConfigError, ListenerEndpoint, load
+from kwire.broker.config.protection import Unprotected
 from kwire.broker.security.settings import listener_security, peer_credentials, requires_authentication
 from kwire.cli.doctor import directories, machine
 from kwire.cli.doctor.finding import OK, PROBLEM, WARNING, Finding, ok, problem, warning
@@ -73,7 +74,10 @@ def _findings(options: Namespace) -> Iterator[Finding]:
         overrides["log.dirs"] = options.data
     config: BrokerConfig | None = None
     try:
-        config = load(options.properties, os.environ, overrides)
+        accepts = os.environ.get("KWIRE_ACCEPT_UNPROTECTED") == "true"
+        config = load(options.properties, os.environ, overrides, accept_unprotected=accepts)
+    except Unprotected as error:
+        yield problem(_CONFIGURATION, str(error), "remove them, or use kwire serve --accept-unprotected")
     except ConfigError as error:
         yield problem(_CONFIGURATION, str(error), "correct this first: a broker cannot start with it")
     except OSError as error:

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     from kwire.cli.server.serve import run_prepared
 
     options.log_level = options.log_format = options.slow_request_ms = options.http = None
-    options.console = options.console_writes = False
+    options.console = options.console_writes = options.accept_unprotected = False
     return run_prepared(options, lambda config: _format(config, settings["CLUSTER_ID"]))
 
 

@@ -45,7 +45,7 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
     """Run a broker. Call `prepare` with the configuration before the start. Raises CommandError."""
     _configure_logging(options)
     slow_seconds = _slow_seconds(options)
-    config = load_configuration(options)
+    config = load_configuration(options, accept_unprotected=_accepts_unprotected(options))
     raise_open_file_limit()
     http: HttpPort | None = None
     crash = CrashRecorder()
@@ -98,6 +98,12 @@ def _choose(given: str | None, variable: str, choices: Sequence[str], default: s
     if chosen.lower() not in choices:
         raise UsageError(f"{variable} is {chosen!r}: expected one of {', '.join(choices)}")
     return chosen.lower()
+
+
+def _accepts_unprotected(options: argparse.Namespace) -> bool:
+    """Return whether the node starts without protections that its settings ask for. Raises UsageError."""
+    given = "true" if options.accept_unprotected else None
+    return _choose(given, "KWIRE_ACCEPT_UNPROTECTED", BOOLEANS, "false") == "true"
 
 
 def _slow_seconds(options: argparse.Namespace) -> float:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from kwire.broker.config import BrokerConfig, ConfigError, load
+from kwire.broker.config.broker_keys import BROKER_KEYS
 from kwire.broker.config.jaas import PLAIN_MODULE
+from kwire.broker.config.protection import Unprotected
 
 SERVER_PROPERTIES = """
 process.roles=broker,controller
@@ -206,3 +209,44 @@ def test_a_jaas_file_is_found_through_kafka_opts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file or directory"):
         load(None, environ, settings)
     assert load(None, environ, {}).listener_sasl("PLAINTEXT") is None
+
+
+PROTECTIONS = {
+    "alter.config.policy.class.name": "com.example.Policy",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "client.quota.callback.class": "com.example.Quotas",
+    "create.topic.policy.class.name": "com.example.Policy",
+    "listener.name.plaintext.max.connection.creation.rate": "5",
+    "listener.name.plaintext.principal.builder.class": "com.example.Principals",
+    "max.connection.creation.rate": "10",
+    "principal.builder.class": "com.example.Principals",
+}
+
+
+@pytest.mark.parametrize("name", PROTECTIONS)
+def test_a_setting_that_asks_for_a_missing_protection_is_refused(name: str) -> None:
+    with pytest.raises(
+        Unprotected, match=f"does not restrict clients as these settings ask: {re.escape(name)}$"
+    ):
+        load(None, {}, {name: PROTECTIONS[name]})
+    if not name.startswith("listener"):
+        with pytest.raises(Unprotected, match=re.escape(name)):
+            load(None, {f"KAFKA_{name.upper().replace('.', '_')}": PROTECTIONS[name]}, {})
+
+
+def test_accepted_missing_protections_cause_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    config = load(None, {}, PROTECTIONS, accept_unprotected=True)
+    assert not config.value("authorizer.class.name"), "DescribeConfigs would show a protection"
+    assert caplog.messages == [
+        f"[node 1] kwire does not restrict clients as these settings ask: {', '.join(PROTECTIONS)}"
+    ]
+
+
+def test_default_values_and_the_keys_of_an_authorizer_ask_for_no_protection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    defaults = {name: BROKER_KEYS[name].default or "" for name in PROTECTIONS if name in BROKER_KEYS}
+    load(None, {}, {**defaults, "super.users": "User:admin", "allow.everyone.if.no.acl.found": "true"})
+    from_file(tmp_path, SERVER_PROPERTIES + "super.users=User:admin\nauthorizer.class.name=\n")
+    load(None, {"KAFKA_SUPER_USERS": "User:admin"}, {})
+    assert caplog.messages == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
@@ -41,6 +42,20 @@ def test_new_broker_has_no_problems(offline: RunCommand, tmp_path: Path) -> None
     messages = offline("doctor", *at)
     assert messages.status == 0
     assert messages.out.splitlines()[-1].startswith("0 problems, ")
+
+
+def test_missing_protection_is_a_problem_unless_it_is_accepted(
+    offline: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def severities() -> list[str]:
+        rows = json.loads(offline("doctor", "--data", str(tmp_path), "--set", setting, "--json").out)
+        return [row["severity"] for row in rows if row["message"].endswith(fault)]
+
+    setting = "authorizer.class.name=com.example.Authorizer"
+    fault = "kwire does not restrict clients as these settings ask: authorizer.class.name"
+    assert severities() == ["problem"]
+    monkeypatch.setenv("KWIRE_ACCEPT_UNPROTECTED", "true")
+    assert severities() == ["warning"]
 
 
 def test_used_port_names_the_broker_or_is_a_problem(
