@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 
 from bench import (
     archive,
@@ -64,7 +66,13 @@ LONG = {
 """Modules that run only when they are named."""
 
 
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
 def main() -> int:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _exit)  # runs the exit handlers, which stop the brokers
     options = _options()
     names = []
     for name in options.only or BROKERS:

@@ -13,6 +13,7 @@ import html
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -284,6 +285,10 @@ def main() -> int:
         "--target", metavar="HOST:PORT", help="an existing broker as the target of the restore"
     )
     options = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(
+            number, lambda number, frame: sys.exit(128 + number)
+        )  # leaving the blocks stops the brokers
     try:
         demo(options.directory.resolve(), options.limit, options.master, options.source, options.target)
     except DemoError as error:

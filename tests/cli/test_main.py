@@ -14,7 +14,7 @@ import pytest
 from kwire.cli.cluster.directory import ClusterDirectory
 from kwire.cli.cluster.plan import NodeCounts
 from kwire.cli.main import main
-from kwire.cli.server.serve import OTHER_PORT_EXAMPLE
+from kwire.cli.server import serve
 from kwire.cli.server.service import Service
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,18 +68,23 @@ def test_missing_required_key_suggests_set(tmp_path: Path, capsys: pytest.Captur
     assert output.endswith(f": add it to {path}, or omit the file and set keys with --set")
 
 
-def test_used_port_suggests_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+def test_used_port_suggests_one_that_is_not_in_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
         argument = f"127.0.0.1:{taken.getsockname()[1]}"
-        setting = f"listeners=PLAINTEXT://{argument}"
-        assert main(["serve", "--data", str(tmp_path), "--set", setting]) == 1
-    output = capsys.readouterr().err.splitlines()[-1]
-    assert argument in output
-    assert output.endswith(f"as {OTHER_PORT_EXAMPLE} does")
-    assert (
-        main(["serve", "--data", str(tmp_path), *OTHER_PORT_EXAMPLE.split(), "--set", "num.partitions=no"])
-        == 1
-    )
+        command = ["serve", "--data", str(tmp_path), "--set", f"listeners=PLAINTEXT://{argument}"]
+        monkeypatch.setattr(serve, "OTHER_PORTS", (port, 0))
+        assert main(command) == 1
+        output = capsys.readouterr().err.splitlines()[-1]
+        assert argument in output
+        assert output.endswith("as --set listeners=PLAINTEXT://127.0.0.1:0 does")
+        other.close()
+        assert main(command) == 1
+    suggested = f"--set listeners=PLAINTEXT://127.0.0.1:{port}"
+    assert capsys.readouterr().err.endswith(f"as {suggested} does\n")
+    assert main(["serve", "--data", str(tmp_path), *suggested.split(), "--set", "num.partitions=no"]) == 1
     assert "num.partitions" in capsys.readouterr().err, "the suggested option is accepted"
 
 

@@ -42,6 +42,14 @@ RESOURCE_TYPES: Final = {
     "client-metrics": RESOURCE_CLIENT_METRICS,
     "group": RESOURCE_GROUP,
 }
+PLURALS: Final = {
+    "topics": "topic",
+    "brokers": "broker",
+    "loggers": "logger",
+    "broker-loggers": "logger",
+    "groups": "group",
+}
+"""Kafka's names of the kinds, and the plurals of kwire's."""
 RESOURCE_NAMES: Final = {kind: name for name, kind in RESOURCE_TYPES.items()}
 SOURCES: Final = {
     1: "topic",
@@ -195,7 +203,11 @@ def parser(name: str) -> ArgumentParser:
 
 def _add_resource(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "kind", choices=sorted(RESOURCE_TYPES), metavar="KIND", help=", ".join(sorted(RESOURCE_TYPES))
+        "kind",
+        type=lambda text: PLURALS.get(text, text),
+        choices=sorted(RESOURCE_TYPES),
+        metavar="KIND",
+        help=f"{', '.join(sorted(RESOURCE_TYPES))}; or the plural, as in kafka-configs --entity-type",
     )
     parser.add_argument(
         "name", nargs="?", default="", metavar="NAME", help="a name or broker id (default: all brokers)"

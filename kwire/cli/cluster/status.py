@@ -47,6 +47,10 @@ class ClusterStatus:
             }
             for node in nodes
         ]
+        self._unexpired = [
+            node.node_id for node in nodes if node.pid is None and fenced.get(node.node_id) is False
+        ]
+        """Stopped brokers that the controller has not fenced yet."""
         self._behind: list[Row] = [
             {
                 "under_replicated_partition": f"{topic.name}-{one.partition_index}",
@@ -74,6 +78,7 @@ class ClusterStatus:
             "quorum": self._quorum,
             "nodes": self._nodes,
             "under_replicated_partitions": self._behind,
+            "stopped_with_open_session": self._unexpired,
             "config_errors": self._faults,
         }
         return json.dumps(document, indent=indent)
@@ -100,6 +105,11 @@ class ClusterStatus:
             yield from format_table(self._behind[:MAX_LINES])
             if (more := len(self._behind) - MAX_LINES) > 0:
                 yield f"and {more} more"
+        for broker_id in self._unexpired:
+            yield (
+                f"broker {broker_id} does not run, and counts as alive until its session ends: its "
+                "partitions keep their leader for up to broker.session.timeout.ms"
+            )
         yield from map(str, self._faults.values())
 
 

@@ -6,9 +6,11 @@ import argparse
 import logging
 import math
 import os
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.config import BrokerConfig, ConfigError
@@ -31,8 +33,8 @@ LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 CONSOLE_PORT: Final = "8080"
 """The default HTTP port of the console, on loopback."""
-OTHER_PORT_EXAMPLE: Final = "--set listeners=PLAINTEXT://127.0.0.1:19092"
-"""Options of a broker on another port, for an error message."""
+OTHER_PORTS: Final = (19092, 29092, 39092, 0)
+"""Ports to recommend if the port is in use. The port 0 lets the system choose one."""
 BOOLEANS: Final = ("true", "false")
 
 
@@ -61,7 +63,9 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
         ) from error
     except BindError as error:
         has_no_file = options.properties is None and str(error).endswith("in listeners")
-        raise CommandError(f"{error}, as {OTHER_PORT_EXAMPLE} does" if has_no_file else str(error)) from error
+        raise CommandError(
+            f"{error}, as {_other_port_example()} does" if has_no_file else str(error)
+        ) from error
     except (ConfigError, FormatError, CorruptMetadata) as error:
         raise CommandError(str(error)) from error
     except Exception as error:
@@ -74,6 +78,16 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
     if failure:
         raise CommandError(failure)
     return 0
+
+
+def _other_port_example() -> str:
+    """Return the options of a broker on a port that is not in use."""
+    for port in OTHER_PORTS:
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            break
+    return f"--set listeners=PLAINTEXT://127.0.0.1:{port}"
 
 
 def _configure_logging(options: argparse.Namespace) -> None:

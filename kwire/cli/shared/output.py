@@ -17,6 +17,8 @@ BOLD, DIM, RED, YELLOW, GREEN, CYAN = "1", "2", "31", "33", "32", "36"
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Characters that could move a terminal's cursor or send it commands."""
 REDRAW_SECONDS: Final = 0.1
+MAX_PADDED_WIDTH: Final = 80
+"""The longest cell, in characters, that widens its column."""
 
 
 class Output:
@@ -131,12 +133,18 @@ def standard_output(*, as_json: bool, environ: Mapping[str, str]) -> Output:
 
 
 def format_table(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the lines of a table, column names first; columns of numbers are right-aligned."""
+    """Yield the lines of a table, column names first; columns of numbers are right-aligned.
+
+    A cell that is longer than `MAX_PADDED_WIDTH` moves the rest of its line, and no other line.
+    """
     names = list(rows[0])
     cells = [[_format_cell(row.get(name)) for name in names] for row in rows]
     right = [all(isinstance(row.get(name), (int, type(None))) for row in rows) for name in names]
     lines = [[name.replace("_", " ") for name in names], *cells]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = [
+        max(length for cell in column if (length := len(cell)) <= MAX_PADDED_WIDTH)
+        for column in zip(*lines, strict=True)
+    ]
     for line in lines:
         yield "  ".join(
             cell.rjust(width) if at_right else cell.ljust(width)

@@ -32,6 +32,17 @@ def test_topic_keys_are_set_deleted_appended_and_subtracted(run: RunCommand, adm
     assert {row["source"] for row in every} >= {"topic", "default"}
 
 
+def test_kinds_can_be_plural_as_in_kafkas_tools(run: RunCommand) -> None:
+    run("topics", "create", "plural")
+    result = run("configs", "alter", "topics", "plural", "--set", "retention.ms=77")
+    assert result.out == "changed 1 key of topic plural\n"
+    singular = {"topics": ("topic", "plural"), "brokers": ("broker", "1"), "groups": ("group", "g"),
+                "broker-loggers": ("logger", "1"), "loggers": ("logger", "1")}  # fmt: skip
+    for plural, (kind, name) in singular.items():
+        described = run("configs", "describe", plural, name, "--all", "--json").json
+        assert described == run("configs", "describe", kind, name, "--all", "--json").json
+
+
 def test_describe_shows_the_documentation_of_a_key(run: RunCommand) -> None:
     run("topics", "create", "documented")
     result = run("configs", "describe", "topic", "documented", "--key", "retention.ms", "--docs", "--json")

@@ -11,7 +11,7 @@ from kwire.cli.cluster.directory import ClusterDirectory, ClusterNode
 from kwire.cli.cluster.node_queries import ClusterMetadata
 from kwire.cli.cluster.plan import NodeCounts
 from kwire.cli.cluster.status import MAX_LINES, ClusterStatus
-from kwire.wire.messages.describe_cluster import DescribeClusterResponse
+from kwire.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
 from kwire.wire.messages.describe_quorum import ReplicaState, ResponsePartitionData
 from kwire.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 
@@ -105,3 +105,15 @@ def test_long_table_is_shortened(nodes: list[ClusterNode]) -> None:
     *_, last, more = ClusterStatus(nodes, cluster_metadata(many), None).lines()
     assert last.startswith(f"t-{MAX_LINES - 1} ")
     assert more == "and 3 more"
+
+
+def test_status_names_stopped_brokers_whose_session_is_open(nodes: list[ClusterNode]) -> None:
+    brokers = [DescribeClusterBroker(broker_id=1, is_fenced=True), DescribeClusterBroker(broker_id=3)]
+    status = ClusterStatus(
+        nodes, ClusterMetadata(DescribeClusterResponse(brokers=brokers), MetadataResponse()), None
+    )
+    assert list(status.lines())[-1] == (
+        "broker 3 does not run, and counts as alive until its session ends: its partitions keep their leader "
+        "for up to broker.session.timeout.ms"
+    )
+    assert json.loads(status.as_json())["stopped_with_open_session"] == [3]

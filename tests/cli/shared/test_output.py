@@ -28,6 +28,11 @@ def test_table_aligns_numbers_to_the_right() -> None:
     assert list(format_table(ROWS)) == ["a name     n  l", "x          5  1,2", "-       1234  -"]
 
 
+def test_a_very_long_cell_does_not_widen_the_other_lines() -> None:
+    rows = [{"group": "g" * 900, "state": "Empty"}, {"group": "short", "state": "Stable"}]
+    assert list(format_table(rows)) == ["group  state", f"{'g' * 900}  Empty", "short  Stable"]
+
+
 @pytest.mark.parametrize(
     ("terminal", "environ", "colored"),
     [

@@ -78,14 +78,15 @@ class PriorityControl:
     def __init__(
         self, busy_seconds: Callable[[], float | None], lower_priority: Callable[[], object]
     ) -> None:
-        """`busy_seconds` returns the CPU time that the broker has used, or None if it is unknown."""
+        """`busy_seconds` returns the CPU time that the broker has used, or None if it is unknown.
+
+        A broker with an unknown CPU time counts as busy at the first check.
+        """
         self._busy_seconds = busy_seconds
         self._lower_priority = lower_priority
         self._checked = time.monotonic()
         self._used = busy_seconds()
-        self.is_lowered = self._used is None
-        if self.is_lowered:
-            lower_priority()
+        self.is_lowered = False
 
     def reset(self) -> None:
         """Start to measure the broker's CPU time again."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kwire.broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report
+from kwire.broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report, report_from_line
 from kwire.broker.storage.cleaner.worker import PriorityControl, Throttler
 from kwire.broker.storage.cleaner.worker_pool import (
     InlineWorkerPool,
@@ -212,7 +212,37 @@ def test_worker_yields_to_a_busy_broker(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(stepped) == 1
 
 
-def test_worker_yields_if_the_broker_load_is_unknown() -> None:
-    stepped: list[int] = []
-    PriorityControl(lambda: None, lambda: stepped.append(1)).check()
-    assert stepped == [1]
+def test_worker_yields_if_the_broker_load_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, stepped = [100.0], []
+    monkeypatch.setattr("kwire.broker.storage.cleaner.worker.time.monotonic", lambda: clock[0])
+    courtesy = PriorityControl(lambda: None, lambda: stepped.append(clock[0]))
+    courtesy.check()
+    assert not courtesy.is_lowered, "a process with lowered priority accepts no job"
+    clock[0] += 0.2
+    courtesy.check()
+    assert stepped == [100.2]
+
+
+WITHOUT_PROC = """\
+import builtins, sys
+opened = builtins.open
+def open_(path, *args, **kwargs):
+    if str(path).startswith("/proc"):
+        raise FileNotFoundError(path)
+    return opened(path, *args, **kwargs)
+builtins.open = open_
+from kwire.broker.storage.cleaner.worker import main
+sys.exit(main())
+"""
+
+
+def test_worker_process_cleans_a_log_where_proc_cannot_be_read(job: Job) -> None:
+    program = [sys.executable, "-c", WITHOUT_PROC]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(job.to_line().encode() + b"\n")
+        process.stdin.flush()
+        reports = [report_from_line(process.stdout.readline().decode()) for _ in range(2)]
+        process.stdin.close()
+    assert [type(report) for report in reports] == [Cleaned, Done]
