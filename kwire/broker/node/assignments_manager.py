@@ -31,7 +31,7 @@ TopicIdPartition = tuple[Uuid, int]
 
 class _Assignment(NamedTuple):
     directory_id: Uuid
-    on_assigned: OnAssigned
+    on_assigned: list[OnAssigned]
 
 
 class NodeAssignmentsManager:
@@ -55,19 +55,28 @@ class NodeAssignmentsManager:
         """The assignments that the controller has not accepted yet."""
         self._is_sending = False
         """Whether a request is in flight or scheduled."""
+        self._has_new_leader = False
+        """Whether there is a new active controller since the request in flight was sent."""
+        self._is_stopped = False
         self._backoff_ms = MIN_BACKOFF_MS
         self._timer: Timer | None = None
 
-    def assign(self, directory_ids: DirectoryAssignments, on_assigned: OnAssigned) -> None:
+    def assign(self, directory_ids: DirectoryAssignments, on_assigned: OnAssigned | None = None) -> None:
+        if self._is_stopped:
+            return
         for replica, directory_id in directory_ids.items():
-            self._pending[replica] = _Assignment(directory_id, on_assigned)
+            assignment = self._pending.get(replica)
+            if assignment is None or assignment.directory_id != directory_id:
+                assignment = self._pending[replica] = _Assignment(directory_id, [])
+            if on_assigned is not None:
+                assignment.on_assigned.append(on_assigned)
         if not self._is_sending:
             self._is_sending = True
             self._host.call_soon(self._send)
 
     def retry_now(self) -> None:
         """Retry without backoff, because there is a new active controller."""
-        self._backoff_ms = MIN_BACKOFF_MS
+        self._backoff_ms, self._has_new_leader = MIN_BACKOFF_MS, True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -75,9 +84,11 @@ class NodeAssignmentsManager:
 
     def stop(self) -> None:
         """Send no more assignments, because the broker is shutting down. The next start sends them."""
+        self._is_stopped = True
         self._pending.clear()
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     def _send(self) -> None:
         self._timer = None
@@ -88,7 +99,7 @@ class NodeAssignmentsManager:
                 del self._pending[replica]
             elif len(sent) < MAX_ASSIGNMENTS_PER_REQUEST:
                 sent[replica] = assignment
-        self._is_sending = bool(sent)
+        self._is_sending, self._has_new_leader = bool(sent), False
         if sent:
             directory_ids = {replica: assignment.directory_id for replica, assignment in sent.items()}
             self._controller.submit(
@@ -113,11 +124,12 @@ class NodeAssignmentsManager:
         """Retry what the controller has not accepted. `reply` has an error for each refused replica."""
         refused = dict.fromkeys(sent, reply.code) if isinstance(reply, ApiError) else reply
         for replica, assignment in sent.items():
-            if replica not in refused:
-                if self._pending.get(replica) is assignment:
-                    del self._pending[replica]
-                assignment.on_assigned()
-        if not refused or not self._pending:
+            # If the replica has got another directory meanwhile, the manager reports that directory next.
+            if replica not in refused and self._pending.get(replica) is assignment:
+                del self._pending[replica]
+                for on_assigned in assignment.on_assigned:
+                    on_assigned()
+        if not refused or not self._pending or self._has_new_leader:
             self._backoff_ms = MIN_BACKOFF_MS
             self._send()
             return

@@ -37,10 +37,11 @@ DirectoryAssignments = Mapping[tuple[Uuid, int], Uuid]
 class AssignmentsManager(Protocol):
     """The component that reports log directories to the controller."""
 
-    def assign(self, directory_ids: DirectoryAssignments, on_assigned: OnAssigned) -> None:
+    def assign(self, directory_ids: DirectoryAssignments, on_assigned: OnAssigned | None = None) -> None:
         """Report the directories of replicas with AssignReplicasToDirs, until the controller accepts them.
 
-        `on_assigned` is called for each replica, unless the replica is removed or gets another directory.
+        `on_assigned` is called for each replica, unless the replica is removed or gets another directory
+        first, or the broker shuts down.
         """
 
     def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid]) -> None:

@@ -458,7 +458,7 @@ class ReplicaManager:
                 if directory_id and image.directory_of(self._node_id) != directory_id:
                     found[topic.topic_id, index] = directory_id
         if found:
-            self._assignments.assign(found, lambda: None)
+            self._assignments.assign(found)
 
     # --- configurations
 

@@ -97,7 +97,6 @@ def test_new_controller_ends_the_backoff(harness: AssignmentsHarness) -> None:
     harness.manager.retry_now()
     harness.assign((TOPIC, 0))
     for _ in range(8):
-        harness.manager.retry_now()  # the request in flight is enough
         harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
         harness.host.advance(MAX_BACKOFF_MS)
     harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
@@ -107,6 +106,22 @@ def test_new_controller_ends_the_backoff(harness: AssignmentsHarness) -> None:
     harness.host.advance(MIN_BACKOFF_MS)
     harness.respond({})
     assert (harness.assigned, harness.host.timers) == ([1], 0)
+
+
+@pytest.mark.parametrize(
+    "reply", [ApiError(ErrorCode.UNKNOWN_SERVER_ERROR), {(TOPIC, 0): ErrorCode.NOT_LEADER_OR_FOLLOWER}]
+)
+def test_request_that_fails_after_the_news_of_a_new_controller_is_repeated_at_once(
+    harness: AssignmentsHarness, reply: Any
+) -> None:
+    harness.assign((TOPIC, 0))
+    harness.manager.retry_now()
+    harness.respond(reply)
+    assert harness.sent() == {(TOPIC, 0): FIRST}
+    harness.respond(reply)
+    assert not harness.requests, "the new controller refuses the request, too"
+    harness.host.advance(MIN_BACKOFF_MS)
+    assert harness.sent() == {(TOPIC, 0): FIRST}
 
 
 def test_refused_replicas_are_repeated(harness: AssignmentsHarness) -> None:
@@ -135,9 +150,21 @@ def test_newest_directory_of_a_replica_wins(harness: AssignmentsHarness) -> None
     harness.assign((TOPIC, 0), directory=SECOND)
     assert harness.sent() == {(TOPIC, 0): FIRST}
     harness.respond({})
-    assert harness.sent() == {(TOPIC, 0): SECOND}
+    assert (harness.sent(), harness.assigned) == ({(TOPIC, 0): SECOND}, [])
+    harness.assign((TOPIC, 0), directory=FIRST)
     harness.respond({})
-    assert harness.assigned == [1, 2]
+    assert (harness.sent(), harness.assigned) == ({(TOPIC, 0): FIRST}, [])
+    harness.respond({})
+    assert harness.assigned == [3]
+    assert not harness.requests
+
+
+def test_directory_that_is_reported_twice_is_sent_once(harness: AssignmentsHarness) -> None:
+    harness.assign((TOPIC, 0))
+    harness.assign((TOPIC, 0), (TOPIC, 1))
+    assert harness.sent() == {(TOPIC, 0): FIRST}
+    harness.respond({})
+    assert (harness.sent(), harness.assigned) == ({(TOPIC, 1): FIRST}, [1, 2])
 
 
 def test_requests_are_limited_in_size() -> None:
@@ -152,8 +179,20 @@ def test_stopped_broker_sends_no_more_assignments(harness: AssignmentsHarness) -
     harness.assign((TOPIC, 0))
     harness.manager.stop()
     harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
+    harness.assign((TOPIC, 1))
     harness.host.advance(MAX_BACKOFF_MS)
     assert not harness.requests
+    assert not harness.assigned
+
+
+def test_stopped_broker_does_not_repeat_a_request_for_a_new_controller(harness: AssignmentsHarness) -> None:
+    harness.assign((TOPIC, 0))
+    harness.respond(ApiError(ErrorCode.NOT_CONTROLLER))
+    harness.manager.stop()
+    harness.assign((TOPIC, 0))
+    harness.manager.retry_now()
+    harness.host.advance(MAX_BACKOFF_MS)
+    assert (harness.requests, harness.host.timers) == ([], 0)
 
 
 def test_directories_of_new_replicas_are_reported_after_an_outage_of_the_controller() -> None:

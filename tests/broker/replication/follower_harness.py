@@ -143,7 +143,7 @@ class FollowerHarness:
 
     # --- the metadata
 
-    def assign(self, assignments: DirectoryAssignments, done: OnAssigned) -> None:
+    def assign(self, assignments: DirectoryAssignments, done: OnAssigned | None = None) -> None:
         pass
 
     def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: OnAssigned) -> None:

@@ -81,7 +81,7 @@ class ReplicaManagerHarness:
             self.disk.host = self.host
         self.replicas.start()
 
-    def assign(self, assignments: DirectoryAssignments, done: OnAssigned) -> None:
+    def assign(self, assignments: DirectoryAssignments, done: OnAssigned | None = None) -> None:
         self.assignments.append(assignments)
 
     def report_directories(self, failed: Sequence[Uuid], cordoned: Sequence[Uuid], done: OnAssigned) -> None:
