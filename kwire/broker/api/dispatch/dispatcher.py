@@ -48,12 +48,14 @@ class Dispatcher:
 
         Apache Kafka handles the requests of a connection one at a time, so that each request sees the effects
         of earlier ones. kwire has two exceptions. Behind delayed Fetches, a Fetch is queued, and any other
-        request completes them. A Produce need not wait if all pending requests are Produces, because these
-        are appended in order and no request reads in between.
+        request completes them, possibly in several turns of the event loop. A Produce need not wait if all
+        pending requests are Produces, because these are appended in order and no request reads in between.
         """
         slots, fetches = channel.slots, channel.fetches
-        if not slots or fetches.complete is not None or fetches.queued:
+        if not slots or (fetches.complete is not None and not fetches.queued):
             return False
+        if fetches.queued:
+            return int.from_bytes(frame[:2], "big") != _FETCH and not fetches.complete_all()
         if int.from_bytes(frame[:2], "big") == _PRODUCE:
             # Later requests wait for a request other than Produce, so only the last slot can have one.
             return not slots[-1].completed and slots[-1].header.api_key != _PRODUCE
@@ -108,7 +110,7 @@ class Dispatcher:
                 # Keep the frame, because the decoded request would take much more memory.
                 context = channel.open_slot(header, now_ms, len(frame))
                 start = partial(self._start_queued_fetch, handler, context, frame, position)
-                fetches.append(start, self._node.host.call_soon)
+                fetches.append(start, self._node.host)
                 return
             # The response comes after those of the delayed Fetches, so they complete now.
             fetches.complete_all()

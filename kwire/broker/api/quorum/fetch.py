@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.quorum.leader import leader_endpoint, leader_error, respond_when_durable
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.api.request.undecided_fetch import UndecidedFetch
 from kwire.broker.raft.positions import EndOfEpoch, check_fetch_position
 from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, METADATA_TOPIC_ID
@@ -44,7 +45,7 @@ FIRST_WITH_REPLICA_STATE: Final = 15
 
 def fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> Message | Delayed:
     """Respond at once, or when there are more records, at the latest after `max_wait_ms`."""
-    return respond_when_durable(node, context, lambda: _fetch(node, context, request))
+    return _DurableFetch(node, context, request).start()
 
 
 def _fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> FetchResponse | Delayed:
@@ -78,6 +79,35 @@ def _partition(request: FetchRequest) -> FetchPartition | None:
         return None
     partitions = request.topics[0].partitions
     return partitions[0] if len(partitions) == 1 and partitions[0].partition == 0 else None
+
+
+class _DurableFetch:
+    """A Fetch that is handled once all votes and epochs of this node are synced to disk."""
+
+    def __init__(self, node: ControllerRole, context: RequestContext, request: FetchRequest) -> None:
+        self._node = node
+        self._context = context
+        self._request = request
+        self._undecided: UndecidedFetch | None = None
+        """Its place in the queue of the connection during the sync."""
+        self._is_durable = False
+
+    def start(self) -> Message | Delayed:
+        reply = respond_when_durable(self._node, self._context, self._respond)
+        if not self._is_durable and self._request.max_wait_ms > 0:
+            self._undecided = UndecidedFetch(self._context.channel.fetches)
+        return reply
+
+    def _respond(self) -> FetchResponse | Delayed:
+        self._is_durable = True
+        if self._undecided is None:
+            return _fetch(self._node, self._context, self._request)
+        if not self._undecided.may_wait:
+            self._request.max_wait_ms = 0
+        try:
+            return _fetch(self._node, self._context, self._request)
+        finally:
+            self._undecided.end()
 
 
 class _Fetch:

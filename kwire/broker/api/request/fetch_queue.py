@@ -7,23 +7,34 @@ anyway. Its wait begins when it is first in line, as in Apache Kafka. Decision 0
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
+
+from kwire.host.host import Host
 
 StartFetch = Callable[[bool], None]
 """A function that starts a queued Fetch. The argument is whether the Fetch may wait for records."""
 
+SLICE_MS: Final = 2
+"""The time in ms for which one turn of the event loop starts queued Fetches of a connection."""
+
 
 class FetchQueue:
-    __slots__ = ("_call_soon", "complete", "queued")
+    __slots__ = ("_host", "_is_ending", "complete", "queued")
 
     def __init__(self) -> None:
         self.complete: Callable[[], None] | None = None
         """The function that completes the Fetch that waits for records; None if no Fetch does."""
         self.queued: list[StartFetch] = []
         """The Fetches behind it, in order."""
-        self._call_soon: Callable[[Callable[[], None]], None] | None = None
+        self._host: Host | None = None
+        self._is_ending = False
+        """Whether the queued Fetches start without waiting, because another request follows them."""
 
     def begin_wait(self, complete: Callable[[], None]) -> None:
-        """Register a Fetch that waits for records. `complete` must call `end_wait` and send the response."""
+        """Register a Fetch that waits for records.
+
+        `complete` must call `end_wait`. It sends the response now, or without further waiting.
+        """
         self.complete = complete
 
     def end_wait(self, complete: Callable[[], None]) -> None:
@@ -36,28 +47,48 @@ class FetchQueue:
             self.complete = None
             self._start_next_soon()
 
-    def append(self, start: StartFetch, call_soon: Callable[[Callable[[], None]], None]) -> None:
-        """Queue a Fetch behind the delayed one. `call_soon` schedules a function for the event loop."""
+    def append(self, start: StartFetch, host: Host) -> None:
+        """Queue a Fetch behind the delayed one. The event loop of `host` starts it."""
         self.queued.append(start)
-        self._call_soon = call_soon
+        self._host = host
 
     def _start_next_soon(self) -> None:
-        if self.queued:
-            assert self._call_soon is not None
-            self._call_soon(self._start_next)
+        if self.queued and not self._is_ending:
+            assert self._host is not None
+            self._host.call_soon(self._start_next)
 
     def _start_next(self) -> None:
-        if self.queued and self.complete is None:
+        if self.queued and self.complete is None and not self._is_ending:
             self.queued.pop(0)(True)
             if self.complete is None:
                 self._start_next_soon()
 
-    def complete_all(self) -> None:
-        """Complete every Fetch with the records that are available, because another request follows."""
+    def complete_all(self) -> bool:
+        """Complete every Fetch with the records that are available, because another request follows.
+
+        Return whether all Fetches have started. Otherwise this turn of the event loop has done enough for the
+        connection, and the next turns start the other Fetches.
+        """
         if self.complete is not None:
             self.complete()
+        if self.queued and not self._is_ending:
+            self._start_some()
+        return not self.queued
+
+    def _start_some(self) -> None:
+        """Start queued Fetches, which may not wait for records, for up to `SLICE_MS`."""
+        host = self._host
+        assert host is not None
+        self._is_ending = True
+        until_ms = host.monotonic_ms() + SLICE_MS
         while self.queued:
             self.queued.pop(0)(False)
+            if host.monotonic_ms() >= until_ms:
+                break
+        if self.queued:
+            host.call_soon(self._start_some)
+        else:
+            self._is_ending = False
 
     def clear(self) -> None:
         """Forget every Fetch, because the connection sends no more responses."""

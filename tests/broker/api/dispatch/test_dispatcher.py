@@ -191,6 +191,25 @@ def test_request_behind_delayed_fetches_completes_all_of_them(
     assert broker.received_ids()[:fetches] == list(range(1, fetches + 1))
 
 
+def test_queued_fetches_are_completed_in_several_turns_if_they_take_long(
+    broker: PipelinedClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile, the event loop serves other connections."""
+    for _ in range(10):
+        broker.handle("Fetch")
+    broker.turn()
+    host = broker.node.host
+    began_ms = host.monotonic_ms()
+    # Each Fetch takes 1 ms.
+    monkeypatch.setattr(host, "monotonic_ms", lambda: began_ms + sum(broker.completed))
+    assert broker.must_wait("Metadata")
+    assert 0 < sum(broker.completed) < 10
+    broker.host.run_pending()
+    assert not broker.must_wait("Metadata")
+    broker.handle("Metadata")
+    assert broker.received_ids() == list(range(1, 12))
+
+
 def test_fetch_behind_a_delayed_fetch_waits_for_its_turn(broker: PipelinedClient) -> None:
     """The wait of each fetch begins when the fetch before it has completed, as in Apache Kafka."""
     for _ in range(3):

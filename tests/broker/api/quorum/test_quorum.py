@@ -10,12 +10,15 @@ from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.raft.outputs import Remember
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC_ID
 from kwire.testing.virtual_node import VirtualClient
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import batches
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages import fetch_snapshot
+from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
 from kwire.wire.messages.fetch_snapshot import FetchSnapshotRequest
 from kwire.wire.primitives import Uuid
+from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 from tests.node_harness import NodeHarness
 
 SETTINGS = {
@@ -264,6 +267,73 @@ def test_an_invalid_snapshot_fetch_is_an_error(fields: dict[str, Any], code: Err
 
 def test_a_snapshot_fetch_of_another_cluster_is_refused(quorum: Quorum) -> None:
     assert quorum.snapshot(cluster_id="another").error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+def delay_durability(quorum: Quorum) -> None:
+    """Let all responses wait until quorum-state is synced, which `quorum.turn` does."""
+    driver = quorum.node.quorum
+    driver._do([Remember(driver.log.election(), is_promise=True)])
+
+
+def submit(quorum: Quorum, client: VirtualClient, version: int, request: Any) -> None:
+    """Send a request, which must not have to wait for earlier ones."""
+    frame = memoryview(bytearray(encode_request(request, version, 1, "me")))[4:]
+    assert not quorum.node.must_wait(client.channel, frame)
+    quorum.node.handle_frame(client.channel, frame)
+
+
+@pytest.mark.parametrize("is_synced_first", [False, True])
+@pytest.mark.parametrize("fetches", [1, 2, 3])
+def test_request_behind_fetches_that_wait_for_a_sync_completes_them(
+    quorum: Quorum, fetches: int, *, is_synced_first: bool
+) -> None:
+    """The clock does not advance: the request does not wait for the end of a long poll."""
+    client = quorum.connect("CONTROLLER", ListenerRole.CONTROLLER)
+    delay_durability(quorum)
+    for _ in range(fetches):
+        submit(quorum, client, LATEST, quorum.request())
+    if is_synced_first:
+        quorum.turn()
+        assert client.take_bytes() == b""
+    submit(quorum, client, 4, ApiVersionsRequest(client_software_name="me", client_software_version="1"))
+    quorum.turn()
+    received, position = client.take_bytes(), 0
+    for api_key, version in [*[(ApiKey.FETCH, LATEST)] * fetches, (ApiKey.API_VERSIONS, 4)]:
+        end = position + 4 + int.from_bytes(received[position : position + 4], "big")
+        response_class = API_VERSIONS[api_key].response_class
+        response: Any = decode_response(response_class, version, received[position + 4 : end])[1]
+        assert response.error_code == ErrorCode.NONE
+        position = end
+    assert position == len(received)
+
+
+def test_queued_fetch_that_waits_for_a_sync_delays_the_fetch_behind_it() -> None:
+    quorum = Quorum(**{"metadata.max.idle.interval.ms": "0"})
+    client = quorum.connect("CONTROLLER", ListenerRole.CONTROLLER)
+    for _ in range(3):
+        submit(quorum, client, LATEST, quorum.request(max_wait_ms=300))
+    delay_durability(quorum)
+    quorum.node.quorum.cancel_wait(client.channel.fetches.complete)  # type: ignore[arg-type]
+    assert client.channel.fetches.complete is not None
+    client.channel.fetches.complete()  # its response waits for the sync, and the next Fetch starts
+    for _ in range(3):
+        quorum.turn()
+    assert only_partition(client.receive(LATEST, FetchRequest)).records == b""
+    for _ in range(2):
+        quorum.host.advance(299)
+        assert client.take_bytes() == b"", "each Fetch has its own wait"
+        quorum.host.advance(1)
+        assert only_partition(client.receive(LATEST, FetchRequest)).records == b""
+        quorum.turn()
+
+
+def test_closed_connection_drops_a_fetch_that_waits_for_a_sync(quorum: Quorum) -> None:
+    client = quorum.connect("CONTROLLER", ListenerRole.CONTROLLER)
+    delay_durability(quorum)
+    submit(quorum, client, LATEST, quorum.request())
+    quorum.node.channel_closed(client.channel)
+    quorum.turn()
+    assert client.channel.fetches.complete is None
 
 
 def test_no_response_reveals_an_epoch_before_it_is_durable(quorum: Quorum) -> None:
