@@ -4,14 +4,18 @@ Each function is written as source and compiled on first use. The source is regi
 a traceback shows the line that failed. Adjacent fields of fixed width become one struct call. Lengths and
 counts are checked against the bytes that are left, so a count cannot allocate more elements than there are
 bytes.
+
+A message with 100,000 elements takes a second. For large messages, a generator does the same work in slices,
+so that the event loop can serve other connections in between. The generators come from the same source, with
+a `yield` after every `SLICE_ELEMENTS` elements.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from kwire.wire.errors import NotInVersion, WireError
 from kwire.wire.primitives import Buffer, Region, append_unsigned_varint, read_unsigned_varint, truncated
@@ -25,6 +29,17 @@ Encoder: TypeAlias = Callable[[Any, bytearray, list[tuple[int, Region]]], None]
 
 A region's bytes are not copied to the output. `regions` gets their position in the output, and the region.
 """
+
+SlicedDecoder: TypeAlias = Callable[[Buffer, int, int, list[int]], Generator[None, None, tuple[Any, int]]]
+"""A `Decoder` that yields between slices. The list holds the number of elements until the next `yield`."""
+
+SlicedEncoder: TypeAlias = Callable[
+    [Any, bytearray, list[tuple[int, Region]], list[int]], Generator[None, None, None]
+]
+"""An `Encoder` that yields between slices. The list holds the number of elements until the next `yield`."""
+
+SLICE_ELEMENTS: Final = 256
+"""The number of elements in a slice, which take about 2 ms."""
 
 FORMATS = {
     "Int8": "b",
@@ -65,6 +80,20 @@ def encoder(message_class: type[Message], version: int) -> Encoder:
     return cast(Encoder, source.compile(outermost=True))
 
 
+@cache
+def sliced_decoder(message_class: type[Message], version: int) -> SlicedDecoder:
+    """Return the generator function that decodes this version in slices. Otherwise like `decoder`."""
+    source = _DecoderSource(message_class, version, _is_flexible(message_class, version), sliced=True)
+    return cast(SlicedDecoder, source.compile(outermost=True))
+
+
+@cache
+def sliced_encoder(message_class: type[Message], version: int) -> SlicedEncoder:
+    """Return the generator function that encodes this version in slices. Otherwise like `encoder`."""
+    source = _EncoderSource(message_class, version, _is_flexible(message_class, version), sliced=True)
+    return cast(SlicedEncoder, source.compile(outermost=True))
+
+
 def decode(
     message_class: type[MessageT], version: int, buffer: Buffer, position: int = 0
 ) -> tuple[MessageT, int]:
@@ -96,13 +125,27 @@ def _is_flexible(message_class: type[Message], version: int) -> bool:
     return version in message_class.FLEXIBLE
 
 
+def _has_lists(message_class: type[Message], version: int) -> bool:
+    """Return whether a version of a message may have lists whose elements are not of fixed width."""
+    return any(
+        (field.is_list and (field.element not in FORMATS or field.element == "Uuid"))
+        or (field.message is not None and _has_lists(field.message, version))
+        for field in fields_of(message_class)
+        if version in field.versions
+    )
+
+
 class _Source:
     """The source of a generated function, and the global names that the source uses."""
 
-    def __init__(self, message_class: type[Message], version: int, flexible: bool) -> None:
+    def __init__(
+        self, message_class: type[Message], version: int, flexible: bool, *, sliced: bool = False
+    ) -> None:
         self.message_class = message_class
         self.version = version
         self.flexible = flexible
+        self.sliced = sliced
+        """Whether the function is a generator that yields between slices of elements."""
         self.names: dict[str, Any] = {}
         self.lines: list[str] = []
 
@@ -145,12 +188,35 @@ class _Source:
     def is_nullable(self, field: Field) -> bool:
         return self.version in field.nullable
 
-    def nested(self, field: Field, compile_nested: Callable[[type[Message]], Any]) -> str:
+    def begin(self, parameters: str) -> None:
+        """Add the first lines of the function."""
+        name = parameters.partition("(")[0]
+        self.add(0, f"def {name}({parameters[len(name) + 1 : -1]}{', left' if self.sliced else ''}):")
+        if self.sliced:
+            self.names["slice_elements"] = SLICE_ELEMENTS
+            self.add(1, "if False:")
+            self.add(2, "yield")  # a generator, even if the message has no lists
+
+    def nested(self, field: Field, arguments: str) -> str:
+        """Return the call of the function for the messages in a field."""
         assert field.message is not None
         name = f"nested_{field.message.__name__}"
+        sliced = self.sliced and _has_lists(field.message, self.version)
         if name not in self.names:
-            self.names[name] = compile_nested(field.message)
-        return name
+            source = type(self)(field.message, self.version, self.flexible, sliced=sliced)
+            self.names[name] = source.compile()
+        return f"(yield from {name}({arguments}, left))" if sliced else f"{name}({arguments})"
+
+    def end_of_element(self, indent: int) -> None:
+        """Add lines that end the slice if it has enough elements."""
+        if self.sliced:
+            self.add(indent, "left[0] -= 1")
+            self.add(indent, "if not left[0]:")
+            self.add(indent + 1, "left[0] = slice_elements")
+            self.add(indent + 1, "yield")
+
+    def compile(self, *, outermost: bool = False) -> Any:
+        raise NotImplementedError
 
 
 class _DecoderSource(_Source):
@@ -171,7 +237,7 @@ class _DecoderSource(_Source):
             short_read=(IndexError, struct.error),
         )
         tagged = self.tagged()
-        self.add(0, "def decode(b, p, e):")
+        self.begin("decode(b, p, e)")
         self.add(1, "o = new(cls)")
         untagged = {field.name for field in self.untagged()}
         for field in fields_of(cls):
@@ -267,7 +333,7 @@ class _DecoderSource(_Source):
         self.add(indent, "p = q")
 
     def nested_message(self, indent: int, field: Field, target: str) -> None:
-        nested = self.nested(field, lambda cls: _nested_decoder(cls, self.version, self.flexible))
+        nested = self.nested(field, "b, p, e")
         if self.is_nullable(field):
             if self.version in field.tagged:
                 # Under a tag, Java writes the varint 0 for null, and a size of at least 1 otherwise.
@@ -281,7 +347,7 @@ class _DecoderSource(_Source):
             self.add(indent + 1, f"{target} = None")
             self.add(indent, "else:")
             indent += 1
-        self.add(indent, f"{target}, p = {nested}(b, p, e)")
+        self.add(indent, f"{target}, p = {nested}")
 
     def elements(self, indent: int, field: Field, target: str) -> None:
         if field.element in FORMATS:
@@ -300,8 +366,7 @@ class _DecoderSource(_Source):
         self.add(indent, f"{target} = a{indent} = []")
         self.add(indent, "for _ in range(n):")
         if field.message is not None:
-            nested = self.nested(field, lambda cls: _nested_decoder(cls, self.version, self.flexible))
-            self.add(indent + 1, f"x, p = {nested}(b, p, e)")
+            self.add(indent + 1, f"x, p = {self.nested(field, 'b, p, e')}")
         else:
             short = field.element == "Str"
             where = f"'{self.message_class.__name__}.{field.name}'"
@@ -310,6 +375,7 @@ class _DecoderSource(_Source):
             self.add(indent + 2, f"raise WireError('null in ' + {where})")
             self.span(indent + 1, field.element, where, "x")
         self.add(indent + 1, f"a{indent}.append(x)")
+        self.end_of_element(indent + 1)
 
     def tags(self, tagged: list[Field]) -> None:
         self.varint(1, "n")
@@ -340,14 +406,6 @@ class _DecoderSource(_Source):
         self.add(3, "p = stop")
 
 
-def _nested_decoder(message_class: type[Message], version: int, flexible: bool) -> Any:
-    return _DecoderSource(message_class, version, flexible).compile()
-
-
-def _nested_encoder(message_class: type[Message], version: int, flexible: bool) -> Any:
-    return _EncoderSource(message_class, version, flexible).compile()
-
-
 class _EncoderSource(_Source):
     """The source of `encode(o, out, regions)`."""
 
@@ -363,7 +421,7 @@ class _EncoderSource(_Source):
             new_output=bytearray,
             out_of_range=struct.error,
         )
-        self.add(0, "def encode(o, out, regions):")
+        self.begin("encode(o, out, regions)")
         untagged = {field.name for field in self.untagged()}
         tagged = self.tagged()
         sent = untagged | {field.name for field in tagged}
@@ -441,8 +499,7 @@ class _EncoderSource(_Source):
         elif field.message is not None:
             if self.is_nullable(field):
                 self.add(indent, f"{out}.append(1)")
-            nested = self.nested(field, lambda cls: _nested_encoder(cls, self.version, self.flexible))
-            self.add(indent, f"{nested}(v, {out}, regions)")
+            self.add(indent, self.nested(field, f"v, {out}, regions"))
         else:
             self.scalar(indent, field.element, out)
 
@@ -471,10 +528,10 @@ class _EncoderSource(_Source):
         if field.element == "Uuid":
             self.add(indent + 1, f"{out} += pack('16s', v)")
         elif field.message is not None:
-            nested = self.nested(field, lambda cls: _nested_encoder(cls, self.version, self.flexible))
-            self.add(indent + 1, f"{nested}(v, {out}, regions)")
+            self.add(indent + 1, self.nested(field, f"v, {out}, regions"))
         else:
             self.scalar(indent + 1, field.element, out)
+        self.end_of_element(indent + 1)
 
     def tags(self, tagged: list[Field]) -> None:
         if not tagged:

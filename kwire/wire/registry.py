@@ -7,6 +7,7 @@ client does not know the broker's versions yet (KIP-511).
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import cached_property, lru_cache
 from importlib import import_module
 from struct import Struct
@@ -14,7 +15,17 @@ from struct import error as StructError
 from typing import Any, TypeVar
 
 from kwire.wire.api_keys import ApiKey
-from kwire.wire.codegen import Decoder, Encoder, decode, decoder, encode, encoder
+from kwire.wire.codegen import (
+    SLICE_ELEMENTS,
+    Decoder,
+    Encoder,
+    decode,
+    decoder,
+    encode,
+    encoder,
+    sliced_decoder,
+    sliced_encoder,
+)
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import (
@@ -226,6 +237,16 @@ def decode_request(header: RequestHeader, frame: memoryview, position: int) -> A
     return request
 
 
+def decode_request_in_slices(
+    header: RequestHeader, frame: memoryview, position: int
+) -> Generator[None, None, Any]:
+    """Decode a large request like `decode_request`, and yield between slices of its elements."""
+    request_class = API_VERSIONS[header.api_key].request_class
+    decode_slices = sliced_decoder(request_class, header.api_version)
+    request, _ = yield from decode_slices(frame, position, len(frame), [SLICE_ELEMENTS])
+    return request
+
+
 def encode_response(
     api_key: int, api_version: int, correlation_id: int, response: Message
 ) -> list[Buffer | Region]:
@@ -233,11 +254,32 @@ def encode_response(
 
     Raises ValueError for a value that the version cannot carry.
     """
-    out = bytearray(8)
+    out = _response_header(api_key, api_version)
     regions: list[tuple[int, Region]] = []
-    if api_key != _API_VERSIONS and _is_flexible(api_key, api_version):
-        out.append(0)
     encoder(type(response), api_version)(response, out, regions)
+    return _response_pieces(correlation_id, out, regions)
+
+
+def encode_response_in_slices(
+    api_key: int, api_version: int, correlation_id: int, response: Message
+) -> Generator[None, None, list[Buffer | Region]]:
+    """Encode a large response like `encode_response`, and yield between slices of its elements."""
+    out = _response_header(api_key, api_version)
+    regions: list[tuple[int, Region]] = []
+    yield from sliced_encoder(type(response), api_version)(response, out, regions, [SLICE_ELEMENTS])
+    return _response_pieces(correlation_id, out, regions)
+
+
+def _response_header(api_key: int, api_version: int) -> bytearray:
+    """Return space for the size prefix and the correlation id, and the empty tags if there are any."""
+    if api_key != _API_VERSIONS and _is_flexible(api_key, api_version):
+        return bytearray(9)
+    return bytearray(8)
+
+
+def _response_pieces(
+    correlation_id: int, out: bytearray, regions: list[tuple[int, Region]]
+) -> list[Buffer | Region]:
     if not regions:
         _SIZE_AND_ID.pack_into(out, 0, len(out) - 4, correlation_id)
         return [out]

@@ -6,15 +6,26 @@ every position.
 
 from __future__ import annotations
 
+import itertools
 import random
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 
 from kwire.wire.api_keys import ApiKey
-from kwire.wire.codegen import Decoder, decode, decoder, encode
+from kwire.wire.codegen import (
+    SLICE_ELEMENTS,
+    Decoder,
+    decode,
+    decoder,
+    encode,
+    sliced_decoder,
+    sliced_encoder,
+)
 from kwire.wire.errors import WireError
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.primitives import read_unsigned_varint
 from kwire.wire.registry import (
     API_VERSIONS,
@@ -61,6 +72,16 @@ LIES = (
 
 MOST_BYTES = 64 * 1024
 """The peak memory for decoding a frame of some hundred bytes."""
+
+
+def run(steps: Generator[None, None, Any]) -> tuple[Any, int]:
+    """Run a generator. Return its result, and how often it yielded."""
+    for yields in itertools.count():
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, yields
+    raise AssertionError("unreachable")
 
 
 def sample(message_class: type[Message], version: int) -> bytes:
@@ -223,3 +244,38 @@ def test_random_bytes_as_metadata_records() -> None:
             decode_metadata_record(data)
         except WireError:
             continue
+
+
+@pytest.mark.parametrize(("message_class", "version"), CASES)
+def test_slices_decode_and_encode_the_same_bytes(message_class: type[Message], version: int) -> None:
+    data = sample(message_class, version)
+    (message, end), _ = run(sliced_decoder(message_class, version)(data, 0, len(data), [1]))
+    assert (message, end) == (decode(message_class, version, data)[0], len(data))
+    out = bytearray()
+    run(sliced_encoder(message_class, version)(message, out, [], [1]))
+    assert bytes(out) == data
+    for size in range(0, len(data), 1 + len(data) // 8):
+        truncated = data[:size]
+        try:
+            decode(message_class, version, truncated)
+        except WireError:
+            with pytest.raises(WireError):
+                run(sliced_decoder(message_class, version)(truncated, 0, size, [1]))
+
+
+def test_slices_count_the_elements_of_nested_lists() -> None:
+    """A request may name one topic with many partitions, or many topics with one partition."""
+    for topics, partitions in ((1, 4 * SLICE_ELEMENTS), (2 * SLICE_ELEMENTS, 1), (64, 64)):
+        elements = topics * (1 + partitions)
+        request = FetchRequest(
+            topics=[
+                FetchTopic(topic="a", partitions=[FetchPartition(partition=n) for n in range(partitions)])
+                for _ in range(topics)
+            ]
+        )
+        data = encode(request, 12)
+        (message, _), decoding = run(sliced_decoder(FetchRequest, 12)(data, 0, len(data), [SLICE_ELEMENTS]))
+        out = bytearray()
+        _, encoding = run(sliced_encoder(FetchRequest, 12)(message, out, [], [SLICE_ELEMENTS]))
+        assert out == data
+        assert decoding == encoding == elements // SLICE_ELEMENTS

@@ -17,10 +17,12 @@ from kwire.broker.api.dispatch.handlers import (
 )
 from kwire.broker.api.request.context import DELAYED, Channel, Delayed, RequestContext
 from kwire.broker.api.request.repeated_request import MAX_REPEATED_BYTES, RepeatedRequest
+from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, Steps, complete_in_slices
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, SupportedApi, apis_for
+from kwire.broker.api.request.undecided_fetch import UndecidedFetch
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
-from kwire.wire.registry import decode_request, decode_request_header
+from kwire.wire.registry import decode_request, decode_request_header, decode_request_in_slices
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -100,7 +102,8 @@ class Dispatcher:
             channel.fetches.complete_all()
             complete_unsupported(channel.open_slot(header, now_ms, len(frame)))
             return
-        request = decode_request(header, frame, position)
+        is_large = len(frame) > LARGE_REQUEST_BYTES and header.api_key != _PRODUCE
+        request: Any = None if is_large else decode_request(header, frame, position)
         handler = handlers.get(header.api_key)
         if handler is None:
             handler = handlers[header.api_key] = self._handler(header.api_key, role)
@@ -109,12 +112,18 @@ class Dispatcher:
             if header.api_key == _FETCH:
                 # Keep the frame, because the decoded request would take much more memory.
                 context = channel.open_slot(header, now_ms, len(frame))
-                start = partial(self._start_queued_fetch, handler, context, frame, position)
+                start = partial(
+                    self._start_large if is_large else self._start_queued_fetch,
+                    *(handler, context, frame, position),
+                )
                 fetches.append(start, self._node.host)
                 return
             # The response comes after those of the delayed Fetches, so they complete now.
             fetches.complete_all()
         context = channel.open_slot(header, now_ms, len(frame))
+        if is_large:
+            self._start_large(handler, context, frame, position, may_wait=True)
+            return
         self._call(handler, context, request)
         if (
             context.fast_path is not None
@@ -134,6 +143,28 @@ class Dispatcher:
         if not may_wait or self._node.stopping:
             request.max_wait_ms = min(request.max_wait_ms, 0)
         self._call(handler, context, request)
+
+    def _start_large(
+        self, handler: Handler, context: RequestContext, frame: memoryview, position: int, may_wait: bool
+    ) -> None:
+        """Decode a large request in slices, and handle it. A Fetch keeps its place in the queue meanwhile."""
+        undecided: UndecidedFetch | None = None
+        if may_wait and context.header.api_key == _FETCH:
+            undecided = UndecidedFetch(context.channel.fetches)
+
+        def steps() -> Steps:
+            try:
+                request = yield from decode_request_in_slices(context.header, frame, position)
+                context.request = request
+                may_still_wait = undecided.may_wait if undecided is not None else may_wait
+                if context.header.api_key == _FETCH and (not may_still_wait or self._node.stopping):
+                    request.max_wait_ms = min(request.max_wait_ms, 0)
+                return handler(self._node, context, request)
+            finally:
+                if undecided is not None:
+                    undecided.end()
+
+        complete_in_slices(self._node.host, context, steps())
 
     def _call(self, handler: Handler, context: RequestContext, request: Message) -> None:
         """Call a handler, and respond with an error if it fails."""

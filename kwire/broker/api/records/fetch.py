@@ -20,6 +20,7 @@ from kwire.broker.api.records import follower_fetch
 from kwire.broker.api.records.fetch_responses import (
     FetchedPartitions,
     build_response,
+    build_response_in_slices,
     find_divergence,
     partition_error,
     partition_refusal,
@@ -30,10 +31,13 @@ from kwire.broker.api.records.fetch_sessions import (
     FetchSessionCache,
     FetchTarget,
     replica_id_of,
+    targets_in_slices,
 )
 from kwire.broker.api.records.preferred_read_replica import preferred_read_replica
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.api.request.ports import BrokerRole
+from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, Steps, complete_in_slices, slices_of
+from kwire.broker.api.request.undecided_fetch import UndecidedFetch
 from kwire.broker.replication.roles import LEADER, Role
 from kwire.broker.storage.disk import FileRegion
 from kwire.broker.storage.log.segments import EMPTY, INCOMPLETE
@@ -50,6 +54,8 @@ from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
     from kwire.broker.replication.partition import Partition
     from kwire.broker.storage.log.log import Log
 
@@ -60,6 +66,8 @@ FUTURE_REPLICA_ID = -3
 All other negative ids are clients.
 """
 FIRST_VERSION_FROM_FOLLOWERS = 11
+LARGE_SESSION: Final = 4096
+"""The number of partitions above which a Fetch is handled in slices. Most of them are quiet."""
 QUIET: Final = FileRegion(EMPTY.file, 0, 0)
 """The read result of a quiet partition."""
 
@@ -76,6 +84,9 @@ def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) ->
     """
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"There is no isolation level {request.isolation_level}.")
+    if context.size_bytes > LARGE_REQUEST_BYTES:
+        _start_large(node, context, request)
+        return DELAYED
     try:
         session = node.fetch_sessions.context(
             request, context.api_version, node.image.name_of, node.host.monotonic_ms()
@@ -85,10 +96,61 @@ def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) ->
     if session.follower is not None:
         context.from_follower = True
         return follower_fetch.handle(node, context, request, session)
+    if len(session.targets) > LARGE_SESSION:
+        _start_large(node, context, request, session)
+        return DELAYED
     fetch = _Fetch(node, context, request, session)
+    fetch.resolve(session.targets.values())
     fetched, enough = fetch.read()
     if enough or request.max_wait_ms <= 0 or fetch.is_satisfied():
         return fetch.response(fetched)
+    fetch.wait()
+    return DELAYED
+
+
+def _start_large(
+    node: FetchBroker, context: RequestContext, request: FetchRequest, session: FetchContext | None = None
+) -> None:
+    """Handle a Fetch of many partitions in slices. `session` is its session, if it is already known."""
+    undecided = UndecidedFetch(context.channel.fetches) if request.max_wait_ms > 0 else None
+
+    def steps() -> Steps:
+        try:
+            return (yield from _handle_large(node, context, request, session, undecided))
+        finally:
+            if undecided is not None:
+                undecided.end()
+
+    complete_in_slices(node.host, context, steps())
+
+
+def _handle_large(
+    node: FetchBroker,
+    context: RequestContext,
+    request: FetchRequest,
+    session: FetchContext | None,
+    undecided: UndecidedFetch | None,
+) -> Steps:
+    if session is None:
+        version, name_of = context.api_version, node.image.name_of
+        targets = yield from targets_in_slices(request, version, name_of)
+        try:
+            session = node.fetch_sessions.context(
+                request, version, name_of, node.host.monotonic_ms(), targets
+            )
+        except ApiError as error:
+            return FetchResponse(error_code=error.code)
+    if session.follower is not None:
+        context.from_follower = True
+        return follower_fetch.handle(node, context, request, session)
+    fetch = _Fetch(node, context, request, session)
+    for some in slices_of(list(session.targets.values())):
+        fetch.resolve(some)
+        yield
+    fetched, enough = fetch.read()
+    may_wait = undecided is not None and undecided.may_wait and not node.stopping
+    if enough or not may_wait or fetch.is_satisfied():
+        return (yield from fetch.response_in_slices(fetched))
     fetch.wait()
     return DELAYED
 
@@ -100,6 +162,7 @@ class _Fetch:
         "_committed",
         "_context",
         "_from_leader",
+        "_is_completing",
         "_max_bytes",
         "_min_bytes",
         "_node",
@@ -142,12 +205,18 @@ class _Fetch:
         """
         self._skips_quiet = session.is_incremental and not self._selects_replica and not self._reads_all
         self._timer: Timer | None = None
+        self._is_completing = False
+        """Whether a response that was delayed is being built in slices."""
         # A partition that does not exist now gets an error, even if it is created before a delayed response.
         # Such partitions come last in the response.
         self._unknown: FetchedPartitions = []
         self._targets: list[tuple[FetchTarget, Partition | PartitionData]] = []
         """The partitions to read, or the error response of a partition without a replica on this broker."""
-        for target in session.targets.values():
+
+    def resolve(self, targets: Iterable[FetchTarget]) -> None:
+        """Find the partitions of all targets, possibly in several calls. Call this before `read`."""
+        node = self._node
+        for target in targets:
             if target.topic is None:
                 self._unknown.append((target, partition_error(target, ErrorCode.UNKNOWN_TOPIC_ID)))
                 continue
@@ -155,11 +224,13 @@ class _Fetch:
             if partition is not None:
                 self._targets.append((target, partition))
                 continue
+            if not node.partition_exists(target.topic, target.index):
+                error = partition_error(target, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                self._unknown.append((target, error))
+                continue
             code = node.missing_partition_error(target.topic, target.index).code
-            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                self._unknown.append((target, partition_error(target, code)))
-            else:
-                self._targets.append((target, partition_refusal(node, context.api_version, target, code)))
+            refusal = partition_refusal(node, self._context.api_version, target, code)
+            self._targets.append((target, refusal))
 
     def read(self) -> tuple[FetchedPartitions, bool]:
         """Read all partitions. Return the results, and whether to respond at once.
@@ -280,6 +351,13 @@ class _Fetch:
         except ApiError as error:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
 
+    def response_in_slices(self, fetched: FetchedPartitions) -> Generator[None, None, FetchResponse]:
+        """Build a large response like `response`, and yield between slices of the partitions."""
+        try:
+            return (yield from build_response_in_slices(self._node, self._context, self._session, fetched))
+        except ApiError as error:
+            return FetchResponse(error_code=error.code, session_id=self._request.session_id)
+
     def is_satisfied(self) -> bool:
         """Return whether to respond without waiting, after a `read` that did not find `min_bytes`.
 
@@ -356,6 +434,11 @@ class _Fetch:
         channel.fetches.end_wait(self.complete)
         if channel.closed or self._context.completed:
             return
+        if len(self._session.targets) > LARGE_SESSION:
+            if not self._is_completing:
+                self._is_completing = True
+                complete_in_slices(self._node.host, self._context, self._steps_to_complete())
+            return
         try:
             fetched, _ = self.read()
             response: Message = self.response(fetched)
@@ -368,3 +451,7 @@ class _Fetch:
             )
             response = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         self._context.complete(response)
+
+    def _steps_to_complete(self) -> Steps:
+        fetched, _ = self.read()
+        return (yield from self.response_in_slices(fetched))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.records.fetch_sessions import FetchContext, FetchTarget
 from kwire.broker.api.request.context import size_of
+from kwire.broker.api.request.slices import slices_of
 from kwire.broker.replication.roles import Role
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
@@ -19,6 +20,8 @@ from kwire.wire.messages.fetch import (
 from kwire.wire.primitives import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
     from kwire.broker.api.request.context import RequestContext
     from kwire.broker.api.request.ports import BrokerRole
     from kwire.broker.replication.broker_topic_metrics import BrokerTopicMetrics
@@ -118,6 +121,37 @@ def build_response(
     Raises ApiError INVALID_FETCH_SESSION_EPOCH if another request has advanced the session in the meantime.
     """
     session_id, sent = session.trim(fetched, node.host.monotonic_ms())
+    return _build(node, context, session, session_id, sent)
+
+
+def build_response_in_slices(
+    node: BrokerRole, context: RequestContext, session: FetchContext, fetched: FetchedPartitions
+) -> Generator[None, None, FetchResponse]:
+    """Build a large response like `build_response`, and yield between slices of the partitions."""
+    response = FetchResponse(responses=[])
+    topics = response.responses
+    endpoints: dict[int, NodeEndpoint] = {}
+    for some in slices_of(fetched):
+        part = _build(node, context, session, 0, session.record_sent(some))
+        for topic in part.responses:
+            if topics and (topics[-1].topic, topics[-1].topic_id) == (topic.topic, topic.topic_id):
+                topics[-1].partitions += topic.partitions
+            else:
+                topics.append(topic)
+        endpoints |= {endpoint.node_id: endpoint for endpoint in part.node_endpoints}
+        yield
+    response.session_id = session.create_session(node.host.monotonic_ms())
+    response.node_endpoints = list(endpoints.values())
+    return response
+
+
+def _build(
+    node: BrokerRole,
+    context: RequestContext,
+    session: FetchContext,
+    session_id: int,
+    sent: Sequence[tuple[FetchTarget, PartitionData]],
+) -> FetchResponse:
     topics: list[FetchableTopicResponse] = []
     current: FetchableTopicResponse | None = None
     traffic: BrokerTopicMetrics | None = None

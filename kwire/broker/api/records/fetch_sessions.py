@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from kwire.broker.api.request.slices import SLICE_PARTITIONS
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import FIRST_VERSION_WITH_REPLICA_STATE, FetchRequest, PartitionData
 from kwire.wire.primitives import ZERO_UUID, Uuid
@@ -180,7 +181,7 @@ def next_epoch(epoch: int) -> int:
 class FetchContext:
     """The partitions that one Fetch request reads, and the session of the request, if it has one."""
 
-    __slots__ = ("_creates", "_epoch", "_session", "_uses_topic_ids", "follower", "targets")
+    __slots__ = ("_creates", "_epoch", "_sent", "_session", "_uses_topic_ids", "follower", "targets")
 
     def __init__(
         self,
@@ -195,6 +196,9 @@ class FetchContext:
         self.follower = follower
         """The session of a follower, possibly a temporary one; None for a consumer's fetch."""
         self._creates = cache if session is None else None
+        if self._creates is not None:
+            self._sent: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
+            """The targets of the session that the response creates."""
         self._session = session
         self._epoch = session.epoch if session is not None else 0
         self._uses_topic_ids = uses_topic_ids
@@ -212,6 +216,16 @@ class FetchContext:
         A full fetch with epoch 0 creates a session; the id is 0 if the cache has no free slot. Raises
         ApiError INVALID_FETCH_SESSION_EPOCH if another request has advanced the session in the meantime.
         """
+        changed = self.record_sent(fetched)
+        return self.create_session(now_ms), changed
+
+    def record_sent(
+        self, fetched: Sequence[tuple[FetchTarget, PartitionData]]
+    ) -> Sequence[tuple[FetchTarget, PartitionData]]:
+        """Record partitions as sent, and return those for the response. The first part of `trim`.
+
+        It may be called for one slice of the partitions after the other.
+        """
         session = self._session
         if session is not None:
             if session.epoch != self._epoch:
@@ -220,27 +234,33 @@ class FetchContext:
             for target, data in changed:
                 if data.records is not None and size_of(data.records):
                     session.record_read(target)
-            return session.id, changed
+            return changed
+        if self._creates is not None:
+            # The session takes the order of this response, in which unknown topics and partitions come last.
+            for target, data in fetched:
+                _update_sent(target, data)
+                self._sent[_key(target, self._uses_topic_ids)] = target
+        return fetched
+
+    def create_session(self, now_ms: int) -> int:
+        """Return the session id, after creating a session if the request does. The second part of `trim`."""
+        if self._session is not None:
+            return self._session.id
         if self._creates is None:
-            return INVALID_SESSION_ID, fetched
-        # The session takes the order of this response, in which unknown topics and partitions come last.
-        targets: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
-        for target, data in fetched:
-            _update_sent(target, data)
-            targets[_key(target, self._uses_topic_ids)] = target
+            return INVALID_SESSION_ID
         created: FetchSession
         if self.follower is not None:
             created = self.follower
-            created.targets = targets
+            created.targets = self._sent
         else:
             created = FetchSession(
                 INVALID_SESSION_ID,
-                targets,
+                self._sent,
                 uses_topic_ids=self._uses_topic_ids,
                 privileged=False,
                 now_ms=now_ms,
             )
-        return self._creates.admit(created, now_ms), fetched
+        return self._creates.admit(created, now_ms)
 
 
 def _key(target: FetchTarget, by_id: bool) -> TargetKey:
@@ -295,6 +315,19 @@ def _read_targets(
             yield (topic_id if by_id else topic.topic, requested.partition), target
 
 
+def targets_in_slices(
+    request: FetchRequest, version: int, name_of: NameOf
+) -> Generator[None, None, OrderedDict[TargetKey, FetchTarget]]:
+    """Return the targets in the large request of a consumer. Yield between slices of them."""
+    targets: OrderedDict[TargetKey, FetchTarget] = OrderedDict()
+    some = _read_targets(request, version >= FIRST_VERSION_WITH_TOPIC_IDS, name_of, None)
+    for number, (key, target) in enumerate(some, 1):
+        targets[key] = target
+        if not number % SLICE_PARTITIONS:
+            yield
+    return targets
+
+
 def replica_id_of(request: FetchRequest, version: int) -> int:
     """Return the id of the replica that sent the Fetch; negative for clients."""
     if version >= FIRST_VERSION_WITH_REPLICA_STATE:
@@ -320,8 +353,17 @@ class FetchSessionCache:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def context(self, request: FetchRequest, version: int, name_of: NameOf, now_ms: int) -> FetchContext:
+    def context(
+        self,
+        request: FetchRequest,
+        version: int,
+        name_of: NameOf,
+        now_ms: int,
+        consumer_targets: OrderedDict[TargetKey, FetchTarget] | None = None,
+    ) -> FetchContext:
         """Apply a request to its session, and return the partitions that the request fetches.
+
+        `consumer_targets` is the result of `targets_in_slices`, or None if the request is not large.
 
         Raises ApiError with a session error, which becomes the top-level error of the response:
         FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR.
@@ -334,7 +376,10 @@ class FetchSessionCache:
             follower = None
             if replica_id_of(request, version) >= 0:
                 follower = FollowerSession(uses_topic_ids=by_id, now_ms=now_ms)
-            requested = OrderedDict(_read_targets(request, by_id, name_of, follower))
+            if follower is None and consumer_targets is not None:
+                requested = consumer_targets
+            else:
+                requested = OrderedDict(_read_targets(request, by_id, name_of, follower))
             if follower is not None:
                 follower.begin(requested)
             return FetchContext(
@@ -351,7 +396,10 @@ class FetchSessionCache:
         if session.uses_topic_ids != by_id:
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         follower = session if isinstance(session, FollowerSession) else None
-        requested = OrderedDict(_read_targets(request, by_id, name_of, follower))
+        if follower is None and consumer_targets is not None:
+            requested = consumer_targets
+        else:
+            requested = OrderedDict(_read_targets(request, by_id, name_of, follower))
         self._update(session, requested, request, by_id, name_of)
         if not session.targets:
             # The session has no partitions left, so close it. This request still gets a response. A delayed

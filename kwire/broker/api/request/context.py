@@ -8,7 +8,7 @@ The network layer owns the socket, and calls `take_ready` for the bytes to send.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final, Protocol
 
 from kwire.broker.api.request.error_responses import error_response
@@ -21,7 +21,7 @@ from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion
 from kwire.wire.primitives import Buffer, Region
-from kwire.wire.registry import RequestHeader, encode_response
+from kwire.wire.registry import RequestHeader, encode_response, encode_response_in_slices
 from kwire.wire.schema import Message
 
 
@@ -320,7 +320,27 @@ class RequestContext:
         header = self.header
         try:
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, response)
-        except NotInVersion as error:
+        except Exception as error:
+            self._handle_encoding_error(error)
+            return
+        self.complete_encoded(encoded)
+
+    def complete_in_slices(self, response: Message) -> Generator[None, None, None]:
+        """Encode a large response like `complete`, and yield between slices of its elements."""
+        header = self.header
+        try:
+            encoded = yield from encode_response_in_slices(
+                header.api_key, header.api_version, header.correlation_id, response
+            )
+        except Exception as error:
+            self._handle_encoding_error(error)
+            return
+        self.complete_encoded(encoded)
+
+    def _handle_encoding_error(self, error: Exception) -> None:
+        """Complete the request with an error, because its response cannot be encoded."""
+        header = self.header
+        if isinstance(error, NotInVersion):
             self.channel.logger.info(
                 "Returning UNSUPPORTED_VERSION for request %s from %s: the response sets a field that this "
                 "version does not have: %s",
@@ -328,18 +348,16 @@ class RequestContext:
             )
             self._complete_with_error(ErrorCode.UNSUPPORTED_VERSION)
             return
-        except Exception:
-            # The usual reason is a string of more than 32767 bytes. A client can cause that with names that
-            # an error message quotes. Other requests must not be affected.
-            self.channel.logger.exception(
-                "Cannot encode the response to request %s from %s; responding with UNKNOWN_SERVER_ERROR",
-                header,
-                self.channel.peer_host,
-                extra={"request": self.request_id},
-            )
-            self._complete_with_error(ErrorCode.UNKNOWN_SERVER_ERROR)
-            return
-        self.complete_encoded(encoded)
+        # The usual reason is a string of more than 32767 bytes. A client can cause that with names that an
+        # error message quotes. Other requests must not be affected.
+        self.channel.logger.error(
+            "Cannot encode the response to request %s from %s; responding with UNKNOWN_SERVER_ERROR",
+            header,
+            self.channel.peer_host,
+            exc_info=error,
+            extra={"request": self.request_id},
+        )
+        self._complete_with_error(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def refuse(self, error: ApiError) -> None:
         self.complete(self.error_response(error))

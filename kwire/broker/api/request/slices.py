@@ -1,0 +1,76 @@
+"""Large requests are handled in slices, one slice per turn of the event loop.
+
+A request of 8 MiB can name 280,000 partitions and takes seconds. Apache Kafka handles such a request in one
+of several threads. kwire has one event loop, and serves the other connections between the slices. Requests of
+up to `LARGE_REQUEST_BYTES` are handled at once, because slices would only delay them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from kwire.broker.api.request.context import Delayed, RequestContext
+from kwire.wire.errors import ApiError, ErrorCode, WireError
+from kwire.wire.schema import Message
+
+if TYPE_CHECKING:
+    from kwire.host.host import Host
+
+LARGE_REQUEST_BYTES: Final = 32 << 10
+SLICE_PARTITIONS: Final = 256
+"""The number of partitions in a slice, which take about 2 ms."""
+
+ItemT = TypeVar("ItemT")
+Steps = Generator[None, None, Message | Delayed]
+"""The handling of a request: it yields after every slice, and returns the response."""
+
+
+def slices_of(items: Sequence[ItemT]) -> Iterator[Sequence[ItemT]]:
+    """Return the items in slices of `SLICE_PARTITIONS`."""
+    for start in range(0, len(items), SLICE_PARTITIONS):
+        yield items[start : start + SLICE_PARTITIONS]
+
+
+def complete_in_slices(host: Host, context: RequestContext, steps: Steps) -> None:
+    """Run the steps and send the response that they return, unless the connection closes before.
+
+    The first step runs at once. An ApiError becomes the response. A WireError closes the connection.
+    """
+    work = _respond(host, context, steps)
+
+    def next_step() -> None:
+        if context.channel.closed or context.completed:
+            work.close()
+        elif next(work, _ENDED) is None:
+            host.call_soon(next_step)
+
+    next_step()
+
+
+_ENDED: Final = object()
+
+
+def _respond(host: Host, context: RequestContext, steps: Steps) -> Generator[None, None, None]:
+    try:
+        reply = yield from steps
+    except ApiError as error:
+        reply = context.error_response(error)
+    except WireError as error:
+        host.logger("kwire.dispatch").warning(
+            "Closing connection to %s: request %s: %s", context.peer_host, context.header, error
+        )
+        context.close_connection()
+        return
+    except Exception:
+        # Without a response, the request would never complete.
+        host.logger("kwire.dispatch").exception(
+            "Handling large request %s from %s failed; responding with UNKNOWN_SERVER_ERROR",
+            context.header,
+            context.peer_host,
+            extra={"request": context.request_id},
+        )
+        context.refuse(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        return
+    if not isinstance(reply, Delayed):
+        yield from context.complete_in_slices(reply)

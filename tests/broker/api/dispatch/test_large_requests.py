@@ -1,0 +1,209 @@
+"""Requests that name many partitions or topics, which the broker handles in slices.
+
+The oracle is the response to the same request in parts, each small enough to be handled at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from kwire.broker.api.records.fetch import LARGE_SESSION
+from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES
+from kwire.testing.virtual_node import VirtualClient
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kwire.wire.registry import encode_request
+from tests.node_harness import FETCH_VERSION, NodeHarness
+
+PARTITIONS = 5_000
+WAIT_MS = 60_000
+METADATA_VERSION = 9
+
+
+@pytest.fixture
+def broker() -> NodeHarness:
+    harness = NodeHarness()
+    harness.create("a", partitions=3)
+    return harness
+
+
+def fetch(*topics: tuple[str, range], wait_ms: int = 0, epoch: int = -1, session_id: int = 0) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_epoch=epoch,
+        session_id=session_id,
+        topics=[
+            FetchTopic(
+                topic=topic,
+                partitions=[
+                    FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in indexes
+                ],
+            )
+            for topic, indexes in topics
+        ],
+    )
+
+
+def frame(version: int, request: Any) -> memoryview:
+    return memoryview(bytearray(encode_request(request, version, 1, "me")))[4:]
+
+
+def begin(broker: NodeHarness, client: VirtualClient, version: int, request: Any) -> None:
+    """Let the broker handle the first slice of a large request, without the other turns of its loop."""
+    data = frame(version, request)
+    assert len(data) > LARGE_REQUEST_BYTES
+    broker.node.handle_frame(client.channel, data)
+    assert not client.channel.slots[-1].completed
+
+
+def results(response: Any) -> dict[tuple[str, int], tuple[int, bytes]]:
+    found = {
+        (topic.topic, data.partition_index): (data.error_code, bytes(data.records or b""))
+        for topic in response.responses
+        for data in topic.partitions
+    }
+    assert len(found) == sum(len(topic.partitions) for topic in response.responses)
+    return found
+
+
+def test_large_fetch_returns_what_small_fetches_return(broker: NodeHarness) -> None:
+    broker.produce("a", 1)
+    expected: dict[tuple[str, int], tuple[int, bytes]] = {}
+    for first in range(0, PARTITIONS, 250):
+        small = fetch(("a", range(first, first + 250)), ("b", range(first, first + 250)))
+        assert len(frame(FETCH_VERSION, small)) < LARGE_REQUEST_BYTES
+        expected |= results(broker.call(FETCH_VERSION, small))
+    large = fetch(("a", range(PARTITIONS)), ("b", range(PARTITIONS)))
+    found = broker.call(FETCH_VERSION, large)
+    assert [topic.topic for topic in found.responses] == ["a", "b"]
+    assert results(found) == expected
+    assert {code for code, _ in expected.values()} == {0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert b"value" in expected["a", 1][1]
+
+
+@pytest.mark.parametrize("request_name", ["Fetch", "Metadata"])
+def test_other_connections_are_served_during_a_large_request(broker: NodeHarness, request_name: str) -> None:
+    client, other = broker.connect(), broker.connect()
+    names = [MetadataRequestTopic(name=f"topic-{number}") for number in range(PARTITIONS)]
+    version, request = {
+        "Fetch": (FETCH_VERSION, fetch(("b", range(PARTITIONS)))),
+        "Metadata": (METADATA_VERSION, MetadataRequest(topics=names, allow_auto_topic_creation=False)),
+    }[request_name]
+    begin(broker, client, version, request)
+    broker.node.handle_frame(other.channel, frame(METADATA_VERSION, MetadataRequest(topics=[])))
+    assert other.channel.slots[-1].completed
+    assert not client.channel.slots[-1].completed
+    broker.turn()
+    assert client.receive(version, type(request)) is not None
+
+
+def test_request_behind_a_large_request_waits(broker: NodeHarness) -> None:
+    client = broker.connect()
+    names = [MetadataRequestTopic(name=f"topic-{number}") for number in range(PARTITIONS)]
+    begin(broker, client, METADATA_VERSION, MetadataRequest(topics=names, allow_auto_topic_creation=False))
+    assert broker.node.must_wait(client.channel, frame(METADATA_VERSION, MetadataRequest(topics=[])))
+    broker.turn()
+    assert not broker.node.must_wait(client.channel, frame(METADATA_VERSION, MetadataRequest(topics=[])))
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_request_behind_a_large_fetch_ends_its_wait(broker: NodeHarness, *, is_waiting: bool) -> None:
+    """The Fetch waits for records of one partition. It completes when another request follows."""
+    client = broker.connect()
+    begin(broker, client, FETCH_VERSION, fetch(("a", range(PARTITIONS)), wait_ms=WAIT_MS))
+    if is_waiting:
+        broker.turn()
+        assert client.take_bytes() == b""
+    behind = frame(METADATA_VERSION, MetadataRequest(topics=[]))
+    assert not broker.node.must_wait(client.channel, behind)
+    broker.node.handle_frame(client.channel, behind)
+    broker.turn()
+    assert all(context.completed for context in client.channel.slots)
+    assert len(client.take_bytes()) > PARTITIONS
+
+
+def test_large_fetch_waits_for_records(broker: NodeHarness) -> None:
+    client = broker.connect()
+    client.send(FETCH_VERSION, fetch(("a", range(PARTITIONS)), wait_ms=WAIT_MS))
+    assert client.receive(FETCH_VERSION, FetchRequest) is None
+    broker.produce("a", 2)
+    found = results(client.receive(FETCH_VERSION, FetchRequest))
+    assert len(found) == PARTITIONS
+    assert b"value" in found["a", 2][1]
+
+
+def test_large_fetch_behind_a_waiting_fetch_waits_for_its_turn(broker: NodeHarness) -> None:
+    client = broker.connect()
+    for _ in range(2):
+        client.send(FETCH_VERSION, fetch(("a", range(PARTITIONS)), wait_ms=WAIT_MS))
+    client.send(FETCH_VERSION, fetch(("a", range(3)), wait_ms=WAIT_MS))
+    for number in (PARTITIONS, PARTITIONS, 3):
+        broker.host.advance(WAIT_MS - 1)
+        assert client.take_bytes() == b""
+        broker.host.advance(1)
+        assert len(results(client.receive(FETCH_VERSION, FetchRequest))) == number
+
+
+def test_shutdown_completes_a_large_fetch(broker: NodeHarness) -> None:
+    client = broker.connect()
+    begin(broker, client, FETCH_VERSION, fetch(("a", range(PARTITIONS)), wait_ms=WAIT_MS))
+    broker.node.begin_shutdown()
+    broker.turn()
+    assert len(results(client.receive(FETCH_VERSION, FetchRequest))) == PARTITIONS
+
+
+def test_large_fetch_creates_a_session(broker: NodeHarness) -> None:
+    """The second request has few bytes, but its session has many partitions."""
+    assert PARTITIONS > LARGE_SESSION
+    full = broker.call(FETCH_VERSION, fetch(("a", range(PARTITIONS)), epoch=0))
+    assert (full.session_id != 0, len(results(full))) == (True, PARTITIONS)
+    broker.produce("a", 1)
+    client = broker.connect()
+    request = fetch(epoch=1, session_id=full.session_id)
+    broker.node.handle_frame(client.channel, frame(FETCH_VERSION, request))
+    assert not client.channel.slots[-1].completed
+    broker.turn()
+    found = results(client.receive(FETCH_VERSION, FetchRequest))
+    records = {key for key, (_, data) in found.items() if data}
+    assert records == {("a", 1)}
+    assert len(found) == PARTITIONS - 2, "unknown partitions are repeated, and the quiet ones are not"
+
+
+def test_session_that_advances_during_a_large_fetch_is_an_error(broker: NodeHarness) -> None:
+    full = broker.call(FETCH_VERSION, fetch(("a", range(PARTITIONS)), epoch=0))
+    first, second = broker.connect(), broker.connect()
+    for epoch, client in ((1, first), (2, second)):
+        request = fetch(epoch=epoch, session_id=full.session_id)
+        broker.node.handle_frame(client.channel, frame(FETCH_VERSION, request))
+    broker.turn()
+    codes = [client.receive(FETCH_VERSION, FetchRequest).error_code for client in (first, second)]
+    assert codes == [ErrorCode.INVALID_FETCH_SESSION_EPOCH, ErrorCode.NONE]
+
+
+def test_malformed_large_request_closes_the_connection(
+    broker: NodeHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = broker.connect()
+    broker.node.handle_frame(client.channel, frame(FETCH_VERSION, fetch(("b", range(PARTITIONS))))[:-1])
+    with caplog.at_level(logging.WARNING):
+        broker.turn()
+    assert client.take_bytes() == b""
+    assert client.channel.closing
+    assert "FetchRequest v12 is truncated" in caplog.text
+
+
+def test_closed_connection_ends_a_large_request(broker: NodeHarness) -> None:
+    client = broker.connect()
+    begin(broker, client, FETCH_VERSION, fetch(("a", range(PARTITIONS)), wait_ms=WAIT_MS))
+    broker.node.channel_closed(client.channel)
+    broker.turn()
+    partition = broker.node.partition("a", 0)
+    assert partition is not None
+    assert not partition.delayed_fetches
+    assert client.channel.fetches.complete is None
