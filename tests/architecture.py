@@ -79,7 +79,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kwire.__main__": {"kwire.cli"},
     "kwire.testing": {*WITH_NET, "kwire.client"},
     "simulation": {*WITH_NET, "kwire.client", "kwire.testing"},
-    "kwire.testing.plugin": {"kwire.testing", "kwire.host.system_time"},  # only pytest imports it
+    "kwire.testing.plugin": {
+        "kwire.testing",
+        "kwire.host.platform",
+        "kwire.host.system_time",
+    },  # only pytest imports it
     # Independent programs, which use the protocol or read the files.
     "interop": {"interop.cluster"},
     "interop.exactly_once.faulty_broker": {*WITH_NET, "kwire.cli"},  # plants errors inside the broker

@@ -18,6 +18,7 @@ from kwire.cli.broker_settings import CLUSTER_DIR, LOG_FORMATS, LOG_LEVELS
 from kwire.cli.shared.command_error import CommandError
 from kwire.cli.shared.parser import Parser
 from kwire.cli.shared.standard_streams import run_and_flush
+from kwire.host.platform import UnsupportedPlatform, check_platform
 
 DESCRIPTION = """\
 kwire is a broker that speaks Apache Kafka's protocol and uses its file formats,
@@ -120,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     try:
+        check_platform()
         if options.command == "serve":
             from kwire.cli.server.serve import run
         elif options.command == "cluster":
@@ -132,6 +134,9 @@ def _run(options: argparse.Namespace) -> int:
     except CommandError as failure:
         print(f"kwire: {failure}", file=sys.stderr)
         return failure.status
+    except UnsupportedPlatform as failure:
+        print(f"kwire: {failure}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 

@@ -14,15 +14,19 @@ what fails. `History` checks what clients of any Kafka cluster have observed.
 `Cluster`, `SimulatedCluster` and `History` are imported on first use.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from kwire.testing.broker import Broker
-from kwire.testing.faults import Fault, Faults
-from kwire.testing.kafka import Kafka, wait_until
+from kwire.host.platform import Unavailable
 from kwire.testing.kept_modules import KEPT_MODULES
-from kwire.testing.recorder import Recorder
-from kwire.testing.results import Group, Member, Record, Token, TopicPartition
-from kwire.testing.users import ClientConfig
+
+if TYPE_CHECKING or sys.platform == "linux":
+    from kwire.testing.broker import Broker
+    from kwire.testing.faults import Fault, Faults
+    from kwire.testing.kafka import Kafka, wait_until
+    from kwire.testing.recorder import Recorder
+    from kwire.testing.results import Group, Member, Record, Token, TopicPartition
+    from kwire.testing.users import ClientConfig
 
 if TYPE_CHECKING:
     from kwire.testing.cluster import Cluster
@@ -58,6 +62,8 @@ _LAZY_IMPORTS = {
 
 def __getattr__(name: str) -> Any:
     """Import a class of `_LAZY_IMPORTS` on first use, so that importing `Broker` stays fast."""
+    if sys.platform != "linux" and name in __all__:
+        return Unavailable
     from importlib import import_module
 
     if name not in _LAZY_IMPORTS:

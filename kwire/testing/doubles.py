@@ -17,6 +17,8 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
+from kwire.host.platform import check_platform
+
 REMEDY: Final = (
     'use Broker(..., process="child"), or set kwire_process = child in the configuration of pytest'
 )
@@ -27,7 +29,11 @@ C_MODULES: Final = {"_queue": "queue", "_thread": "threading"}
 
 
 def check_doubles() -> None:
-    """Raise RuntimeError if a broker cannot start or run, because a library has replaced what it needs."""
+    """Raise RuntimeError if a broker cannot start or run, because a library has replaced what it needs.
+
+    Raises UnsupportedPlatform on other systems than Linux.
+    """
+    check_platform()
     for message in (*_replaced_threads(), *(_replaced_names() if LAST_IMPORTED not in sys.modules else ())):
         raise RuntimeError(message)
 

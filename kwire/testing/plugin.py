@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from kwire.host.platform import SENTENCE
 from kwire.testing.kept_modules import KEPT_MODULES
 
 if TYPE_CHECKING:
@@ -127,8 +129,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note when a test with kwire's fixtures begins. The clock of pytest may be replaced by then."""
+    """Note when a test with kwire's fixtures begins. The clock of pytest may be replaced by then.
+
+    On systems other than Linux, the test fails.
+    """
     if any(name.startswith("kwire") for name in getattr(item, "fixturenames", ())):
+        if sys.platform != "linux":
+            pytest.fail(SENTENCE, pytrace=False)
         from kwire.host.system_time import libc_time_ns
 
         item.stash[STARTED_AT_S] = libc_time_ns() / 1_000_000_000

@@ -230,6 +230,7 @@ def test_importing_kwire_testing_does_not_import_the_broker() -> None:
     assert ours == [
         "kwire",
         "kwire.host",
+        "kwire.host.platform",
         "kwire.host.second_instance",
         "kwire.host.system_os",
         "kwire.host.system_socket",
