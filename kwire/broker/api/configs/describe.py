@@ -6,11 +6,12 @@ the resources that have a configuration: client metrics in v0 (KIP-1000), any ty
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.configs.loggers import describe_loggers
-from kwire.broker.api.request.context import RequestContext
+from kwire.broker.api.request.context import Delayed, RequestContext
+from kwire.broker.api.request.slices import handle_in_slices
 from kwire.broker.config.definition import parse_integer
 from kwire.broker.config.describe import (
     ConfigEntry,
@@ -56,11 +57,13 @@ DESCRIBABLE: Final = {
     RESOURCE_GROUP,
 }
 FIRST_WITH_TYPES: Final = 1
+RESOURCES_PER_SLICE: Final = 8
+"""A topic that exists has about 40 configurations."""
 
 
 def describe_configs(
     node: ClusterView, context: RequestContext, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse:
+) -> DescribeConfigsResponse | Delayed:
     """Return one result per resource: its configuration or an error.
 
     If the request names keys, the result has those that exist, in the order of the request.
@@ -70,8 +73,16 @@ def describe_configs(
     # Kafka authorizes all resources first, so an unknown type fails the whole request.
     if any(resource.resource_type not in DESCRIBABLE for resource in request.resources):
         raise ApiError(ErrorCode.INVALID_REQUEST)
+    return handle_in_slices(node.host, context, _describe_configs(node, request))
+
+
+def _describe_configs(
+    node: ClusterView, request: DescribeConfigsRequest
+) -> Generator[None, None, DescribeConfigsResponse]:
     results: list[DescribeConfigsResult] = []
-    for resource in request.resources:
+    for number, resource in enumerate(request.resources, 1):
+        if not number % RESOURCES_PER_SLICE:
+            yield
         result = DescribeConfigsResult(
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )

@@ -12,10 +12,11 @@ OffsetDelete deletes the offsets of topics that the group does not consume at th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.api.request.slices import SLICE_PARTITIONS, complete_delayed, handle_in_slices
 from kwire.coordinator.groups.offsets import CommittedOffset, OffsetCommit, PartitionCommit
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from kwire.wire.errors import ErrorCode
@@ -62,12 +63,19 @@ def offset_commit(
     node: BrokerRole, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Delayed:
     """Return one result per partition, after the offsets are committed."""
+    return handle_in_slices(node.host, context, _offset_commit(node, context, request))
+
+
+def _offset_commit(
+    node: BrokerRole, context: RequestContext, request: OffsetCommitRequest
+) -> Generator[None, None, OffsetCommitResponse | Delayed]:
     version = context.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     response = OffsetCommitResponse()
     existing: list[OffsetCommitResponsePartition] = []
     """The results of existing partitions. If there are any, the coordinator checks group and member."""
     commits: list[PartitionCommit] = []
+    count = 0
     for topic in request.topics:
         name = node.image.name_of(topic.topic_id) if by_id else topic.name
         topic_response = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
@@ -76,6 +84,9 @@ def offset_commit(
             index = partition.partition_index
             partition_response = OffsetCommitResponsePartition(partition_index=index)
             topic_response.partitions.append(partition_response)
+            count += 1
+            if not count % SLICE_PARTITIONS:
+                yield
             if name is None:
                 partition_response.error_code = ErrorCode.UNKNOWN_TOPIC_ID
                 continue
@@ -107,7 +118,7 @@ def offset_commit(
         if code:
             for partition_response in existing:
                 partition_response.error_code = code
-        context.complete(response)
+        complete_delayed(node.host, context, response)
 
     commit = OffsetCommit(
         request.group_id,

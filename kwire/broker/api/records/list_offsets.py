@@ -11,7 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.records.fetch_responses import find_replica
-from kwire.broker.api.request.context import RequestContext
+from kwire.broker.api.request.context import Delayed, RequestContext
+from kwire.broker.api.request.slices import SLICE_PARTITIONS, handle_in_slices, slices_of
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.list_offsets import (
     EARLIEST,
@@ -24,6 +25,8 @@ from kwire.wire.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from kwire.broker.api.request.ports import BrokerRole
 
 MAX_TIMESTAMP = -3
@@ -46,22 +49,34 @@ FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 
 
-def handle(node: BrokerRole, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def handle(
+    node: BrokerRole, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse | Delayed:
     """Return one result per partition. A partition that occurs twice gets INVALID_REQUEST.
 
     Raises ApiError INVALID_REQUEST for an unknown isolation level.
     """
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise ApiError(ErrorCode.INVALID_REQUEST)
-    counts = Counter(
-        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
-    )
+    return handle_in_slices(node.host, context, _steps(node, context, request))
+
+
+def _steps(
+    node: BrokerRole, context: RequestContext, request: ListOffsetsRequest
+) -> Generator[None, None, ListOffsetsResponse]:
+    counts: Counter[tuple[str, int]] = Counter()
+    for topic in request.topics:
+        for some in slices_of(topic.partitions):
+            counts.update((topic.name, partition.partition_index) for partition in some)
+            yield
     results: dict[tuple[str, int], ListOffsetsPartitionResponse] = {}
     for topic in request.topics:
         for partition in topic.partitions:
             key = (topic.name, partition.partition_index)
             if key in results:
                 continue
+            if not (len(results) + 1) % SLICE_PARTITIONS:
+                yield
             try:
                 if counts[key] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -77,8 +92,10 @@ def handle(node: BrokerRole, context: RequestContext, request: ListOffsetsReques
                     partition_index=partition.partition_index, error_code=code, timestamp=-1, offset=-1
                 )
     by_topic: dict[str, list[ListOffsetsPartitionResponse]] = {}
-    for (name, _), result in results.items():
+    for number, ((name, _), result) in enumerate(results.items(), 1):
         by_topic.setdefault(name, []).append(result)
+        if not number % SLICE_PARTITIONS:
+            yield
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(name=name, partitions=partitions)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kwire.broker.api.request.context import Delayed, RequestContext
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.schema import Message
 
@@ -22,6 +22,7 @@ SLICE_PARTITIONS: Final = 256
 """The number of partitions in a slice, which take about 2 ms."""
 
 ItemT = TypeVar("ItemT")
+ResponseT = TypeVar("ResponseT", bound=Message | Delayed)
 Steps = Generator[None, None, Message | Delayed]
 """The handling of a request: it yields after every slice, and returns the response."""
 
@@ -30,6 +31,21 @@ def slices_of(items: Sequence[ItemT]) -> Iterator[Sequence[ItemT]]:
     """Return the items in slices of `SLICE_PARTITIONS`."""
     for start in range(0, len(items), SLICE_PARTITIONS):
         yield items[start : start + SLICE_PARTITIONS]
+
+
+def handle_in_slices(
+    host: Host, context: RequestContext, steps: Generator[None, None, ResponseT]
+) -> ResponseT | Delayed:
+    """Run all steps now and return the response. If the request is large, run them in several turns."""
+    if context.size_bytes > LARGE_REQUEST_BYTES:
+        complete_in_slices(host, context, steps)
+        return DELAYED
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            response: ResponseT = end.value
+            return response
 
 
 def complete_in_slices(host: Host, context: RequestContext, steps: Steps) -> None:
@@ -46,6 +62,19 @@ def complete_in_slices(host: Host, context: RequestContext, steps: Steps) -> Non
             host.call_soon(next_step)
 
     next_step()
+
+
+def complete_delayed(host: Host, context: RequestContext, response: Message) -> None:
+    """Send the response to a delayed request. If the request was large, encode the response in slices."""
+
+    def steps() -> Steps:
+        yield
+        return response
+
+    if context.size_bytes > LARGE_REQUEST_BYTES:
+        complete_in_slices(host, context, steps())
+    else:
+        context.complete(response)
 
 
 _ENDED: Final = object()

@@ -8,12 +8,13 @@ being auto-created gets UNKNOWN_TOPIC_OR_PARTITION, so that the client retries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from kwire.broker.api.request.context import RequestContext
+from kwire.broker.api.request.context import Delayed, RequestContext
+from kwire.broker.api.request.slices import SLICE_PARTITIONS, handle_in_slices
 from kwire.broker.controller.auto_topic_creation import creatable_topic
 from kwire.broker.controller.commands import CreateTopics
 from kwire.broker.metadata.image import NO_LEADER, BrokerImage, MetadataImage, PartitionImage, TopicImage
@@ -37,12 +38,20 @@ NO_CONTROLLER = -1
 FIRST_WITH_IDS_IN_REQUESTS = 12
 
 
-def metadata(node: BrokerRole, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+def metadata(
+    node: BrokerRole, context: RequestContext, request: MetadataRequest
+) -> MetadataResponse | Delayed:
     """Return brokers and topics from a single image, so that the response is consistent."""
+    _check(request, context.header.api_version)
+    return handle_in_slices(node.host, context, _steps(node, context, request))
+
+
+def _steps(
+    node: BrokerRole, context: RequestContext, request: MetadataRequest
+) -> Generator[None, None, MetadataResponse]:
     version = context.header.api_version
     image = node.image
     listener = context.channel.listener
-    _check(request, version)
     requested = request.topics
     by_id = [topic.topic_id for topic in requested or () if topic.topic_id != ZERO_UUID]
     describe = _Describer(image, listener, version)
@@ -51,6 +60,8 @@ def metadata(node: BrokerRole, context: RequestContext, request: MetadataRequest
         topics = [describe.topic(topic) for topic in image.topics.values()]
     elif by_id:
         for topic_id in dict.fromkeys(by_id):
+            if not (len(topics) + 1) % SLICE_PARTITIONS:
+                yield
             known = image.topics_by_id.get(topic_id)
             if known is not None:
                 topics.append(describe.topic(known))
@@ -60,14 +71,16 @@ def metadata(node: BrokerRole, context: RequestContext, request: MetadataRequest
                 )
     else:
         missing: list[str] = []
-        for name in dict.fromkeys(topic.name for topic in requested):
+        for number, name in enumerate(dict.fromkeys(topic.name for topic in requested), 1):
             assert name is not None
+            if not number % SLICE_PARTITIONS:
+                yield
             known = image.topics.get(name)
             if known is not None:
                 topics.append(describe.topic(known))
             else:
                 missing.append(name)
-        topics.extend(_missing(node, missing, request.allow_auto_topic_creation))
+        topics += yield from _missing(node, missing, request.allow_auto_topic_creation)
     response = MetadataResponse(
         brokers=brokers(node, image, listener),
         cluster_id=node.cluster_id,
@@ -124,11 +137,15 @@ def _check(request: MetadataRequest, version: int) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST)
 
 
-def _missing(node: BrokerRole, names: list[str], allow_creation: bool) -> list[MetadataResponseTopic]:
+def _missing(
+    node: BrokerRole, names: list[str], allow_creation: bool
+) -> Generator[None, None, list[MetadataResponseTopic]]:
     """Return an error for each of these missing topics, and auto-create them if that is allowed."""
     out: list[MetadataResponseTopic] = []
     to_create: list[str] = []
-    for name in names:
+    for number, name in enumerate(names, 1):
+        if not number % SLICE_PARTITIONS:
+            yield
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
         if topic_name_fault(name) is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

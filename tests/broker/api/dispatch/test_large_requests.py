@@ -6,6 +6,7 @@ The oracle is the response to the same request in parts, each small enough to be
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +15,16 @@ from kwire.broker.api.records.fetch import LARGE_SESSION
 from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES
 from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
+from kwire.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kwire.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from kwire.wire.registry import encode_request
 from tests.node_harness import FETCH_VERSION, NodeHarness
 
@@ -85,6 +94,69 @@ def test_large_fetch_returns_what_small_fetches_return(broker: NodeHarness) -> N
     assert results(found) == expected
     assert {code for code, _ in expected.values()} == {0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert b"value" in expected["a", 1][1]
+
+
+def list_offsets(first: int, count: int) -> ListOffsetsRequest:
+    wanted = [
+        ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(first, first + count)
+    ]
+    return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="a", partitions=wanted)])
+
+
+def offset_commit(first: int, count: int) -> OffsetCommitRequest:
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=index)
+        for index in range(first, first + count)
+    ]
+    return OffsetCommitRequest(
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        topics=[OffsetCommitRequestTopic(name="a", partitions=partitions)],
+    )
+
+
+def metadata(first: int, count: int) -> MetadataRequest:
+    names = ["a", *(f"topic-{number}" for number in range(first, first + count))]
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+
+
+def describe_configs(first: int, count: int) -> DescribeConfigsRequest:
+    names = ["a", *(f"topic-{number}" for number in range(first, first + count))]
+    resources = [DescribeConfigsResource(resource_type=2, resource_name=name) for name in names]
+    return DescribeConfigsRequest(resources=resources)
+
+
+@pytest.mark.parametrize(
+    ("version", "build", "entries"),
+    [
+        (6, list_offsets, lambda response: response.topics[0].partitions),
+        (8, offset_commit, lambda response: response.topics[0].partitions),
+        (METADATA_VERSION, metadata, lambda response: response.topics),
+        (4, describe_configs, lambda response: response.results),
+    ],
+    ids=["ListOffsets", "OffsetCommit", "Metadata", "DescribeConfigs"],
+)
+def test_large_request_returns_what_small_requests_return(
+    broker: NodeHarness,
+    version: int,
+    build: Callable[[int, int], Any],
+    entries: Callable[[Any], list[Any]],
+) -> None:
+    broker.produce("a", 1)
+    for _ in range(2):  # the first call creates the topic of the group coordinator
+        broker.call(3, FindCoordinatorRequest(key="g", key_type=0))
+    expected: dict[Any, Any] = {}
+    for first in range(0, PARTITIONS, 500):
+        small = build(first, 500)
+        assert len(frame(version, small)) < LARGE_REQUEST_BYTES
+        expected |= {repr(entry): entry for entry in entries(broker.call(version, small))}
+    client = broker.connect()
+    begin(broker, client, version, build(0, PARTITIONS))
+    broker.turn()
+    found = entries(client.receive(version, type(build(0, 0))))
+    assert {repr(entry): entry for entry in found} == expected
+    assert len(found) == len(expected) >= PARTITIONS
 
 
 @pytest.mark.parametrize("request_name", ["Fetch", "Metadata"])
