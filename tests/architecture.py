@@ -147,6 +147,7 @@ PURE = {"pathlib.PurePath", "pathlib.PurePosixPath"}
 
 MAY_TOUCH_OUTSIDE = {
     "kwire.broker.net",
+    "kwire.broker.storage.descriptors",
     "kwire.broker.storage.disk",
     "kwire.broker.storage.cleaner.worker_pool",  # starts the cleaner process
     "kwire.broker.storage.cleaner.worker",  # runs in the cleaner process

@@ -4,20 +4,20 @@ A write is visible at once, and the disk knows what has been synced. `kill` simu
 process: all completed writes survive. `power_cut` simulates the death of the machine: only synced data is
 certain to survive, see `kwire.testing.power_loss`.
 
-Tests can make operations fail (EIO), limit the free space (ENOSPC, after a partial write), kill the process
-during an operation, and corrupt files. A failed sync may have made the file durable; otherwise a later sync
-does. Linux may drop the unsynced pages instead. That is not modeled, since the broker never continues after a
-failed sync.
+Tests can make operations fail (EIO), limit the free space (ENOSPC, after a partial write), let the process
+run out of descriptors (EMFILE), kill the process during an operation, and corrupt files. A failed sync may
+have made the file durable; otherwise a later sync does. Linux may drop the unsynced pages instead. That is
+not modeled, since the broker never continues after a failed sync.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
-from kwire.broker.storage.disk import TEMPORARY_SUFFIX, FileMissing, StorageError
+from kwire.broker.storage.disk import TEMPORARY_SUFFIX, FileMissing, ResourceShortage, StorageError
 from kwire.testing.power_loss import DirectoryContent, Entry, FileContent
 from kwire.wire.primitives import Buffer
 
@@ -123,12 +123,17 @@ class MemoryDisk:
         """Whether reads can fail, too."""
         self.free_bytes: int | None = None
         """The free space in bytes. None means unlimited."""
+        self.shortage_after: int | None = None
+        """The number of operations before the first one that finds no free descriptor. None means never.
+
+        Operations within `reserved` do not count, and find a descriptor."""
         self.broken_directories: dict[str, bool] = {}
         """Failed directories. Writes in them fail; reads fail if the value and `fails_reading` are true."""
         self._rng = rng
         self._note = note
         self._root = DirectoryContent()
         self._faults_suspended = False
+        self._reserved_depth = 0
 
     # --- faults
 
@@ -143,7 +148,7 @@ class MemoryDisk:
 
     def repair(self) -> None:
         """Remove all faults."""
-        self.dies_after = self.fails_after = self.free_bytes = None
+        self.dies_after = self.fails_after = self.free_bytes = self.shortage_after = None
         self.remaining_failures = None
         self.torn_bytes = 0
         self.broken_directories.clear()
@@ -305,6 +310,34 @@ class MemoryDisk:
 
     # --- the interface of a disk
 
+    @contextmanager
+    def reserved(self) -> Iterator[None]:
+        """Run a block that finds a descriptor for each file. Entering may raise ResourceShortage."""
+        if not self._reserved_depth:
+            self._need_descriptor("reserved descriptors")
+        self._reserved_depth += 1
+        try:
+            yield
+        finally:
+            self._reserved_depth -= 1
+
+    def lent(self) -> AbstractContextManager[None]:
+        """Return a block without effect, since other files have descriptors."""
+        return nullcontext()
+
+    def give_back_descriptors(self) -> bool:
+        """Return False, since the disk has no descriptors."""
+        return False
+
+    def _need_descriptor(self, what: str) -> None:
+        if self.shortage_after is None or self._reserved_depth or self._faults_suspended:
+            return
+        if self.shortage_after > 0:
+            self.shortage_after -= 1
+            return
+        self._note(f"has no descriptor for {what}")
+        raise ResourceShortage(f"simulated EMFILE: {what}")
+
     def _entry(self, path: str) -> Entry | None:
         entry: Entry | None = self._root
         for name in path.split("/"):
@@ -327,6 +360,7 @@ class MemoryDisk:
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         """Open a file. Without `create`, raises FileMissing if the file does not exist."""
+        self._need_descriptor(path)
         self.before_read(path)
         entry = self._entry(path)
         if not isinstance(entry, FileContent):
@@ -357,6 +391,7 @@ class MemoryDisk:
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
+        self._need_descriptor(path)
         self.before_read(path)
         return self._content(path).data.all()
 
@@ -419,6 +454,7 @@ class MemoryDisk:
 
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a directory. Raises FileMissing."""
+        self._need_descriptor(path)
         self.before_read(path)
         entry = self._entry(path)
         if not isinstance(entry, DirectoryContent):

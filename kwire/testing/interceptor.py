@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kwire.broker.api.request.context import Channel, RequestContext, size_of
-from kwire.broker.storage.disk import FileRegion
+from kwire.broker.storage.file_region import FileRegion
 from kwire.host.system_time import libc_time_ns, perf_counter
 from kwire.testing.exchange import CLIENT_ID, Exchange
 from kwire.wire.api_keys import ApiKey

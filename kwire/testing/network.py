@@ -29,7 +29,7 @@ from kwire.broker.api.request.context import Channel
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.net.peer_link import TransportEvents
 from kwire.broker.net.receiver import ServedNode
-from kwire.broker.storage.disk import FileRegion
+from kwire.broker.storage.file_region import FileRegion
 from kwire.host.host import OnResponse, PeerAddress, PeerUnreachable
 from kwire.testing.virtual_host import EventQueue, VirtualHost
 from kwire.wire.errors import WireError

@@ -24,7 +24,7 @@ from kwire.broker.net.peer_links import PeerLinks, peer_authentication
 from kwire.broker.node.node import Node, new_node
 from kwire.broker.raft.endpoints import controller_endpoints
 from kwire.broker.security.principal import ANONYMOUS, Principal
-from kwire.broker.storage.disk import FileRegion
+from kwire.broker.storage.file_region import FileRegion
 from kwire.host.host import PeerAddress
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network

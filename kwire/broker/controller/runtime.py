@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from kwire.broker.controller.bootstrap import ABORT_REASON, activation_records
@@ -157,7 +158,8 @@ class ControllerRuntime:
     def idle(self) -> None:
         """Append a NoOpRecord, so that followers and observers see the high watermark advance. KIP-835."""
         if self._refusal is None:
-            self._append([StoredRecord(NoOpRecord())])
+            with suppress(ApiError):  # without a free descriptor; the next one follows soon
+                self._append([StoredRecord(NoOpRecord())])
 
     def _complete(self, command: _PendingCommand, response: Any) -> None:
         try:

@@ -14,6 +14,7 @@ REASONS = {
     errno.EADDRINUSE: "the port is in use: stop the program that uses it, or set another port in {}",
     errno.EADDRNOTAVAIL: "this machine does not have the address: set one that it has, or 0.0.0.0, in {}",
     errno.EACCES: "only root may listen on this port: set a port of 1024 or above in {}",
+    errno.EMFILE: "too many open files: raise the limit of file descriptors of this process (ulimit -n)",
 }
 """The reason and the remedy for each errno; `{}` is the option or configuration key to change."""
 
@@ -53,6 +54,7 @@ def bind(
     where = f"{host or '*'}:{port}"
     if not 0 <= port <= MAX_PORT:
         raise BindError(f"cannot listen on {where} (listener {name}): ports are from 0 to {MAX_PORT}")
+    option = name if name.startswith("--") else "listeners"
     try:
         if not host:
             host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
@@ -64,7 +66,8 @@ def bind(
     except UnicodeError as error:
         raise BindError(f"cannot listen on {where} (listener {name}): no such host") from error
     except OSError as error:
-        raise BindError(f"cannot listen on {where} (listener {name}): {error.strerror}") from error
+        reason = REASONS.get(error.errno or 0, str(error.strerror)).format(option)
+        raise BindError(f"cannot listen on {where} (listener {name}): {reason}") from error
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -75,7 +78,6 @@ def bind(
         sock.bind(address)
     except OSError as error:
         sock.close()
-        option = name if name.startswith("--") else "listeners"
         reason = REASONS.get(error.errno or 0, str(error.strerror)).format(option)
         raise BindError(f"cannot listen on {where} (listener {name}): {reason}") from error
     return Listener(name, sock, role)

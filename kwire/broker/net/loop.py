@@ -37,6 +37,7 @@ from typing import Any, TypeVar
 from kwire.broker.net.loop_events import LoopEvent, Wait
 from kwire.broker.net.timerfd import TimerFd
 from kwire.broker.net.workers import Workers, run_all
+from kwire.broker.storage.disk import SHORTAGE_RETRY_MS
 from kwire.host.clock import Clock, QueuedTimer, SystemClock, TimerQueue
 from kwire.host.host import NoPeers, Peers, Timer
 from kwire.host.internode_clock import InternodeClock
@@ -92,6 +93,8 @@ class Loop:
         """The value of `perf_counter` (seconds) at the start of this turn."""
         self.alone = alone
         """Whether the loop may delay the other tasks of its trio run by up to about 40 ms."""
+        self.give_back_descriptors: Callable[[], bool] = _nothing_left
+        """The function that closes cached files for a new socket, and returns whether any was closed."""
         self.served = 0
         """The number of descriptors that the last turn handled."""
         self.running = False
@@ -105,11 +108,11 @@ class Loop:
         self._timers_due = False
         self._advancing = self._advance_stopped = False
         self._next_advances: deque[Callable[[], None]] = deque()
-        self._soon: deque[Callable[[], None]] = deque()
+        self._soon: deque[Callable[[], object]] = deque()
         self.in_turn = False
         self._stopping = False
         self._more = False
-        self._workers = Workers(max_workers, self._work_finished)
+        self._workers = Workers(max_workers, self._work_finished, retry=self.retry_soon)
         self._when_idle: list[Callable[[], None]] = []
         """Callbacks to call once no work is in progress in worker threads."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -162,7 +165,7 @@ class Loop:
         if not self.in_turn:
             self.wake()
 
-    def call_from_thread(self, callback: Callable[[], None]) -> None:
+    def call_from_thread(self, callback: Callable[[], object]) -> None:
         """Schedule a callback for the loop's thread. Unlike `call_soon`, any thread may call this."""
         self._soon.append(callback)
         self.wake()
@@ -172,6 +175,10 @@ class Loop:
 
     def run_all_in_workers(self, works: Iterable[Callable[[], None]]) -> None:
         run_all(works, MAX_WORKERS)
+
+    def retry_soon(self, start: Callable[[], None]) -> None:
+        """Call `start` after a short delay, because the process was short of memory or threads."""
+        self.internode_clock.schedule(SHORTAGE_RETRY_MS, start)
 
     @property
     def working(self) -> bool:
@@ -309,7 +316,7 @@ class Loop:
         while (callback := self._timers.pop_due(now_ms)) is not None:
             self._call(callback)
 
-    def _call(self, callback: Callable[[], None]) -> None:
+    def _call(self, callback: Callable[[], object]) -> None:
         try:
             callback()
         except Exception:
@@ -409,7 +416,9 @@ class Loop:
 
     def wake(self) -> None:
         """Make the loop run a turn. Any thread may call this."""
-        os.eventfd_write(self._wake_fd, 1)
+        fd = self._wake_fd
+        if fd >= 0:  # a worker that hung may outlive the loop
+            os.eventfd_write(fd, 1)
 
     def _woken(self, mask: int) -> None:
         try:
@@ -423,7 +432,8 @@ class Loop:
         self._workers.close()
         self._epoll.close()
         self._timer_fd.close()
-        os.close(self._wake_fd)
+        fd, self._wake_fd = self._wake_fd, -1
+        os.close(fd)
 
 
 def _nothing_left() -> bool:

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from kwire.broker.storage.descriptors import shortage_text
+
+if TYPE_CHECKING:
+    from kwire.broker.net.loop import Loop
+
+SHORTAGE_LOG_MS: Final = 60_000
+"""The time after a log line about a shortage without another one."""
 
 
 def raise_open_file_limit() -> int:
@@ -17,3 +27,22 @@ def raise_open_file_limit() -> int:
         except (OSError, ValueError):
             return soft  # a sandbox may forbid the change
     return hard
+
+
+def shortage_log(loop: Loop) -> Callable[[OSError], None]:
+    """Return the function that logs that the process has run out of descriptors, at most once a minute."""
+    logger = loop.logger("kwire.storage")
+    logged_ms: int | None = None
+
+    def log(error: OSError) -> None:
+        nonlocal logged_ms
+        now_ms = loop.internode_clock.monotonic_ms()
+        if logged_ms is None or now_ms - logged_ms >= SHORTAGE_LOG_MS:
+            logged_ms = now_ms
+            logger.warning(
+                "%s. Until descriptors are free, the node closes files that it does not use, and requests "
+                "may wait or fail with KAFKA_STORAGE_ERROR",
+                shortage_text(error, error.strerror or str(error)),
+            )
+
+    return log

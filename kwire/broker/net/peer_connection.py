@@ -51,7 +51,7 @@ class PeerConnections:
         """The callbacks that wait for the lookup of each host. The first host is being looked up."""
         self.unresponsive: dict[PeerAddress, SocketAddress] = {}
         """For hosts with several addresses: the last address that did not respond to a connection attempt."""
-        self._resolver = Workers(1, self._deliver)
+        self._resolver = Workers(1, self._deliver, retry=loop.retry_soon)
         self._lock = threading.Lock()
         self._closed = False
         self._ids = count(1)
@@ -188,7 +188,13 @@ class OutgoingConnection:
 
     def _socket(self, family: int) -> Socket:
         settings = self._connections.settings
-        sock = Socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        try:
+            sock = Socket(family, kind)
+        except OSError:
+            if not self._connections.loop.give_back_descriptors():
+                raise
+            sock = Socket(family, kind)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if settings.send_buffer_bytes != SYSTEM_DEFAULT:

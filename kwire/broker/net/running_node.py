@@ -22,6 +22,7 @@ from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.net.listeners import BindError, Listener, bind, own_host_name
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.loop_events import LoopEvent, Wait
+from kwire.broker.net.open_file_limit import shortage_log
 from kwire.broker.net.peer_connection import PeerConnections
 from kwire.broker.net.peer_links import PeerLinks, peer_authentication
 from kwire.broker.net.socket_server import DRAIN_MS, SocketServer
@@ -112,6 +113,10 @@ class RunningNode:
             peer_authentication=peer_authentication(config, loop),
         )
         self._disk = disk if disk is not None else RealDisk()
+        loop.give_back_descriptors = self._disk.give_back_descriptors
+        if isinstance(self._disk, RealDisk):
+            self._disk.descriptors.on_shortage = shortage_log(loop)
+            self._disk.descriptors.call_owner = loop.call_from_thread
         self._bound: list[Listener] = []
         try:
             wanted = {
@@ -140,6 +145,11 @@ class RunningNode:
             self._peers.close()
             self.close()
             raise
+
+    @property
+    def cached_file_count(self) -> int:
+        """The number of files that are open, but that the disk may close for others."""
+        return self._disk.descriptors.cached_count if isinstance(self._disk, RealDisk) else 0
 
     def _listen(self, role: ListenerRole) -> None:
         for listener in self._bound:

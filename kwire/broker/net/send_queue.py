@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
 
-from kwire.broker.storage.disk import FileRegion
+from kwire.broker.storage.file_region import CopiedRegion, FileRegion
 from kwire.host.system_os import os
 from kwire.host.system_socket import Socket
 from kwire.wire.primitives import Buffer
@@ -95,6 +95,8 @@ class SendQueue:
                 if isinstance(pieces[0], _BUFFERS):
                     if not self._send_buffers():
                         return Sent.BLOCKED
+                elif isinstance(pieces[0], CopiedRegion):
+                    pieces[0] = pieces[0].data
                 elif not self._send_window(pieces[0]):
                     return Sent.COLD
         except BlockingIOError:
@@ -188,8 +190,10 @@ class SendQueue:
         self._warm_to = end
 
 
-def _copied(region: FileRegion) -> bytearray | None:
+def _copied(region: FileRegion) -> Buffer | None:
     """Return the bytes of a region if it is small and in the page cache, otherwise None."""
+    if isinstance(region, CopiedRegion):
+        return region.data
     if region.size_bytes > SMALL_BYTES:
         return None
     copied = bytearray(region.size_bytes)

@@ -190,6 +190,8 @@ class SocketServer:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    if self.loop.give_back_descriptors():
+                        continue
                     # The connection stays in the backlog. An immediate retry would waste CPU.
                     self.logger.error(
                         "Cannot accept connections on listener %s, retrying in 1 s: %s. If too many files "

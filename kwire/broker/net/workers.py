@@ -11,8 +11,20 @@ from typing import Any
 class Workers:
     """A pool of threads that start pieces of work in the order of their submission."""
 
-    def __init__(self, max_threads: int, deliver: Callable[[Callable[[Any], None], Any], None]) -> None:
-        """`deliver` is called once per piece of work, in the worker thread, with `done` and the result."""
+    def __init__(
+        self,
+        max_threads: int,
+        deliver: Callable[[Callable[[Any], None], Any], None],
+        *,
+        retry: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """`deliver` is called once per piece of work, in the worker thread, with `done` and the result.
+
+        `retry` calls a function later, in the thread of the event loop: the system may have no memory for
+        another thread, or no thread id.
+        """
+        self._retry = retry
+        self._is_retrying = False
         self._max_threads = max_threads
         self._deliver = deliver
         self._queue: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
@@ -25,10 +37,21 @@ class Workers:
         self.in_progress += 1
         self._queue.put((work, done))
         if len(self._threads) < min(self.in_progress, self._max_threads):
-            # A daemon thread, because a thread that hangs on a disk must not keep the process alive.
-            thread = Thread(target=self._work, name="kwire worker", daemon=True)
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        thread = start_thread(self._work)
+        if thread is not None:
             self._threads.append(thread)
-            thread.start()
+        elif not self._threads and not self._is_retrying:
+            # With a thread, the work only waits longer.
+            self._is_retrying = True
+            self._retry(self._start_first_thread)
+
+    def _start_first_thread(self) -> None:
+        self._is_retrying = False
+        if self.in_progress and not self._threads:
+            self._start_thread()
 
     def _work(self) -> None:
         while (task := self._queue.get()) is not None:
@@ -48,6 +71,17 @@ class Workers:
         if not self.in_progress:
             for thread in self._threads:
                 thread.join()
+
+
+def start_thread(target: Callable[[], None]) -> Thread | None:
+    """Start a worker thread; return None if the system has no memory or no id for another thread."""
+    # A daemon thread, because a thread that hangs on a disk must not keep the process alive.
+    thread = Thread(target=target, name="kwire worker", daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError):
+        return None
+    return thread
 
 
 def run_all(works: Iterable[Callable[[], None]], max_threads: int) -> None:
@@ -70,19 +104,19 @@ def run_all(works: Iterable[Callable[[], None]], max_threads: int) -> None:
             del work
             free.put(None)
 
-    for number, work in enumerate(works):
+    running = 0
+    for work in works:
         if len(threads) < max_threads:
-            thread = Thread(target=work_through, name="kwire worker", daemon=True)
-            try:
-                thread.start()
+            thread = start_thread(work_through)
+            if thread is not None:
                 threads.append(thread)
-            except RuntimeError:
-                max_threads = len(threads)
         if not threads:
             work()
             continue
-        if number >= 2 * max_threads:
+        if running >= 2 * max_threads:
             free.get()
+        else:
+            running += 1
         waiting.put(work)
         del work
     for _ in threads:

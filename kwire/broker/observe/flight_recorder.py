@@ -2,19 +2,24 @@
 
 The ring file is a mapped file that contains the node's `RequestLog`. It survives a killed process, and the
 next start then writes the requests to a log directory. The output is JSON lines: one line for the failure,
-then one line per request, with pending requests last. Modules that are needed only for writing are imported
-inside the functions.
+then one line per request, with pending requests last.
+
+The node may fail because its process has no free file descriptor. So a failure imports no module, because an
+import opens files, and the recorder holds a spare descriptor for its file.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from kwire.broker.api.request.request_metrics import logged_request
 from kwire.broker.observe.ring_file import PREFIX, RingFile, read_ring, remove_orphans, ring_path
+from kwire.broker.observe.slow_requests import api_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,6 +41,7 @@ class FlightRecorder:
     def __init__(self, running: RunningNode) -> None:
         self._running = running
         self._ring: RingFile | None = None
+        self._spare_fd = -1
 
     def begin(self) -> None:
         """Write the requests of a previous process that was killed, then create a new ring file.
@@ -43,6 +49,8 @@ class FlightRecorder:
         I/O errors are logged, not raised.
         """
         running = self._running
+        with suppress(OSError):
+            self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         remove_orphans()
         for directory in running.node.config.log_dirs:
             try:
@@ -79,9 +87,15 @@ class FlightRecorder:
 
     def end(self) -> None:
         """Remove the ring file: its requests were written, or the node has stopped without a failure."""
+        self._close_spare()
         ring, self._ring = self._ring, None
         if ring is not None:
             ring.remove()
+
+    def _close_spare(self) -> None:
+        fd, self._spare_fd = self._spare_fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def write(self, reason: str, trace: str = "") -> str | None:
         """Write the last requests to a file in the first writable log directory.
@@ -90,6 +104,7 @@ class FlightRecorder:
         None if it cannot be written. Never raises.
         """
         now_ms = self._running.clock.now_ms()
+        self._close_spare()
         try:
             clock = self._running.server.request_metrics.clock()
             requests = _in_order(
@@ -106,8 +121,6 @@ class FlightRecorder:
         return path
 
     def _write(self, lines: list[dict[str, Any]], level: int) -> str | None:
-        import json
-
         running = self._running
         logger = running.loop.logger("kwire.node")
         lines[0]["requests"] = len(lines) - 1
@@ -165,8 +178,6 @@ def _in_order(requests: Iterable[tuple[float, LoggedRequest, float | None]]) -> 
 
 def _line(time_ms: float, logged: LoggedRequest, *, waits_ms: float | None) -> dict[str, Any]:
     """Return the line of a request. `waits_ms` is the age of a pending request; None if it is not known."""
-    from kwire.broker.observe.slow_requests import api_name
-
     line = {
         "time": _time(int(time_ms)),
         "request": logged.request_id,
@@ -183,10 +194,8 @@ def _line(time_ms: float, logged: LoggedRequest, *, waits_ms: float | None) -> d
 
 
 def _time(time_ms: int) -> str:
-    from datetime import UTC, datetime
-
-    text = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
+    seconds, ms = divmod(time_ms, 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ms:03}Z"
 
 
 def _remove_old(directory: str) -> None:

@@ -113,5 +113,9 @@ class RunningNode(Protocol):
     @property
     def failure(self) -> FatalFailure: ...
     @property
+    def cached_file_count(self) -> int:
+        """The number of files that are open, but that the disk may close for others."""
+
+    @property
     def bootstrap(self) -> str:
         """The bootstrap servers. It is empty until clients may connect."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import time
@@ -21,11 +22,14 @@ def process_metrics(out: Exposition) -> None:
     """Write the metrics of the process. Without /proc, some metrics are omitted."""
     times = os.times()
     out.counter("process_cpu_seconds_total", round(times.user + times.system, 2))
-    out.gauge("process_max_fds", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    max_fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    out.gauge("process_max_fds", max_fds)
     try:
         fields = (PROC / "stat").read_text().rpartition(")")[2].split()
         open_fds = len(os.listdir(PROC / "fd"))
-    except OSError:
+    except OSError as error:
+        if error.errno == errno.EMFILE:
+            out.gauge("process_open_fds", max_fds)
         return
     since_boot = int(fields[START_TICKS]) / os.sysconf("SC_CLK_TCK")
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -24,6 +24,7 @@ class SystemdNotifier:
         """`environ` is the process environment, with NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID."""
         address = environ.get("NOTIFY_SOCKET", "")
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self._sock: socket.socket | None = None
         self.watchdog_seconds = 0.0
         """The watchdog timeout; 0 if the watchdog is off."""
         timeout_us = environ.get("WATCHDOG_USEC", "")
@@ -34,14 +35,22 @@ class SystemdNotifier:
         ):
             self.watchdog_seconds = int(timeout_us) / 1_000_000
 
+    def __del__(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+
     def notify(self, *states: str) -> None:
-        """Send states to systemd. Never raises, because the service can run without notifications."""
+        """Send states to systemd. Never raises, because the service can run without notifications.
+
+        The socket stays open, so that the watchdog is notified even without a free descriptor.
+        """
         if not self._address:
             return
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-                sock.setblocking(False)
-                sock.sendto("\n".join(states).encode(), self._address)
+            if self._sock is None:
+                self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+                self._sock.setblocking(False)
+            self._sock.sendto("\n".join(states).encode(), self._address)
         except OSError:
             pass
 

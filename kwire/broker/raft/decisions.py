@@ -17,8 +17,9 @@ from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.raft.lead import Lead
 from kwire.broker.raft.metadata_log import MetadataLog
+from kwire.broker.storage.disk import ResourceShortage
 from kwire.host.host import Host, Timer
-from kwire.wire.errors import ApiError
+from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.schema import Message
 
 FOLLOWED_MS: Final = 300_000
@@ -102,10 +103,15 @@ class Decisions:
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
         """Stage the records of a controller command; return the offset of the last record.
 
-        `delta` is the change of the metadata image. Raises ApiError if atomic records exceed one batch.
+        `delta` is the change of the metadata image. Raises ApiError if atomic records exceed one batch, and
+        KAFKA_STORAGE_ERROR, which clients retry, if the process has no free descriptor.
         """
         assert self._lead is not None, "only the leader appends decisions"
-        batch = self._lead.append(records, delta, now_ms=self._host.now_ms(), atomic=atomic)
+        try:
+            with self._log.disk.reserved():
+                batch = self._lead.append(records, delta, now_ms=self._host.now_ms(), atomic=atomic)
+        except ResourceShortage as error:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self._appended.append(batch)
         return batch.last_offset
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from kwire.broker.metadata.batches import CorruptMetadata
 from kwire.broker.raft.metadata_log import MetadataLog
 from kwire.broker.raft.snapshots import Snapshot, SnapshotFile
-from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.disk import SHORTAGE_RETRY_MS, ResourceShortage, StorageError
 from kwire.host.host import Host
 from kwire.wire.primitives import Buffer
 
@@ -94,8 +94,17 @@ class Download:
                 self._tell.snapshot_failed(f"snapshot {file.snapshot.name} cannot be written: {result}")
                 return
             self._log.snapshots.add(file.snapshot)
+            complete()
+
+        def complete() -> None:
+            if self._file is not None:
+                return  # another download has begun
             try:
-                self._on_complete()
+                with self._log.disk.reserved():
+                    self._on_complete()
+            except ResourceShortage:
+                self._host.internode_clock.schedule(SHORTAGE_RETRY_MS, complete)
+                return
             except (CorruptMetadata, StorageError) as error:
                 self._tell.snapshot_failed(f"snapshot {file.snapshot.name} cannot be read: {error}")
                 return

@@ -7,6 +7,7 @@ outputs until quorum-state is durable. The machine itself continues; only its me
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.snapshots import Snapshot
@@ -33,6 +34,15 @@ class Reached(NamedTuple):
     """End the backoffs of connections to this voter, because the voter has sent a request."""
 
     address: PeerAddress
+
+
+class Requester(Protocol):
+    """The sender of a request to the quorum, which waits for the response."""
+
+    @property
+    def api_version(self) -> int: ...
+
+    def complete(self, response: Message) -> None: ...
 
 
 class Respond(NamedTuple):

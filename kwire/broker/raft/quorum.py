@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol, assert_never, cast
+from typing import Final, assert_never, cast
 
 from kwire.broker.config import BrokerConfig
 from kwire.broker.metadata.batches import CorruptMetadata
@@ -36,7 +36,7 @@ from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.raft.waiters import Waiters
 from kwire.broker.raft.writes import Writes
-from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.disk import SHORTAGE_RETRY_MS, ResourceShortage, StorageError
 from kwire.host.host import Host, PeerAddress, PeerUnreachable, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import FetchRequest
@@ -49,15 +49,6 @@ ELECTIONS: Final = "quorum"
 
 LEAVING_MS: Final = 5_000
 """The maximum time that a stopping leader waits for the next leader, in ms, as in Kafka."""
-
-
-class Requester(Protocol):
-    """The sender of a request to the quorum, which waits for the response."""
-
-    @property
-    def api_version(self) -> int: ...
-
-    def complete(self, response: Message) -> None: ...
 
 
 class Quorum:
@@ -353,13 +344,33 @@ class Quorum:
         self._is_at_work = True
         try:
             while self._outputs and not self._is_held and self._machine is not None:
-                self._do_one(self._outputs.popleft(), self._machine)
+                self._do_next(self._machine)
+        except ResourceShortage:
+            if not self._is_settled:
+                raise
+            self._is_held = True
+            self._host.internode_clock.schedule(SHORTAGE_RETRY_MS, self._release)
         except (CorruptMetadata, StorageError, ApiError) as error:
             if not self._is_settled:
                 raise
             self._fail(f"the metadata log failed: {error}")
         finally:
             self._is_at_work = False
+
+    def _do_next(self, machine: Machine) -> None:
+        """Execute one output. Without descriptors for all of it, raise ResourceShortage and do nothing."""
+        with self.log.disk.reserved():
+            try:
+                self._do_one(self._outputs.popleft(), machine)
+            except ResourceShortage as error:
+                raise StorageError(str(error)) from error
+
+    def _release(self) -> None:
+        """Execute outputs and send responses that had to wait."""
+        self._is_held = False
+        self._after(())
+        while self._holding and not self._is_held and self._machine is not None:
+            self._holding.pop(0)()
 
     def _do_one(self, output: out.Output, machine: Machine) -> None:
         log, now_ms = self.log, self._host.internode_clock.monotonic_ms()
@@ -369,7 +380,7 @@ class Quorum:
             case out.Reached():
                 self._host.peers.end_backoff(output.address)
             case out.Respond():
-                cast(Requester, output.requester).complete(output.response)
+                cast(out.Requester, output.requester).complete(output.response)
             case out.Remember():
                 self._remember(output)
             case out.Tell():
@@ -447,14 +458,8 @@ class Quorum:
             self._election_file.remember(remember.state)
             return
 
-        def kept() -> None:
-            self._is_held = False
-            self._after(())
-            while self._holding and not self._is_held and self._machine is not None:
-                self._holding.pop(0)()
-
         self._is_held = True
-        self._election_file.remember(remember.state, kept)
+        self._election_file.remember(remember.state, self._release)
 
     def _fail(self, reason: str) -> None:
         """Stop the node, because it must not guess its metadata."""
@@ -470,7 +475,7 @@ class Quorum:
 
     # --- requests to the quorum
 
-    def handle_request(self, request: Message, requester: Requester) -> None:
+    def handle_request(self, request: Message, requester: out.Requester) -> None:
         """Handle a request such as Vote or AddRaftVoter. `requester` gets the response, maybe later."""
         if self._machine is not None:
             now_ms = self._host.internode_clock.monotonic_ms()
@@ -523,7 +528,7 @@ class Quorum:
     def append(self, records: Sequence[StoredRecord], delta: MetadataDelta, *, atomic: bool) -> int:
         """Append the controller's records, and return the offset of the last record.
 
-        Raises ApiError UNKNOWN_SERVER_ERROR if atomic records exceed one batch.
+        Raises ApiError UNKNOWN_SERVER_ERROR if atomic records exceed one batch, or KAFKA_STORAGE_ERROR.
         """
         offset = self._decisions.append(records, delta, atomic=atomic)
         self._write_soon()

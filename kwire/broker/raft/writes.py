@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kwire.broker.raft.metadata_log import MetadataLog
-from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.disk import SHORTAGE_RETRY_MS, ResourceShortage, StorageError, failure_in
 from kwire.host.host import Host
 
 
@@ -58,6 +58,9 @@ class Writes:
         try:
             log.commit()
             work, finish = log.begin_flush()
+        except ResourceShortage:
+            self._write_later()
+            return
         except StorageError as error:
             self._on_failed(f"the metadata log failed: {error}")
             return
@@ -67,8 +70,12 @@ class Writes:
             self._is_under_way = False
             if self._is_stopped:
                 return
-            if isinstance(result, BaseException):
-                self._on_failed(f"the metadata log failed: {result}")
+            error = failure_in(result)
+            if isinstance(error, ResourceShortage):
+                self._write_later()
+                return
+            if error is not None:
+                self._on_failed(f"the metadata log failed: {error}")
                 return
             finish()
             # After a truncation, the log may end before the part that the sync covered.
@@ -78,3 +85,8 @@ class Writes:
 
         self._host.run_in_worker(work, done)
         self._on_written()
+
+    def _write_later(self) -> None:
+        """Try again after a delay, because the process has no free descriptor."""
+        self._is_requested = True
+        self._host.internode_clock.schedule(SHORTAGE_RETRY_MS, self._write)

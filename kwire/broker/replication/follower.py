@@ -18,7 +18,7 @@ from typing import Final
 
 from kwire.broker.replication.fetch_session_handler import FetchPosition
 from kwire.broker.replication.partition import InternalFailure, Partition
-from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.disk import ResourceShortage, StorageError
 from kwire.host.host import Host
 from kwire.wire.batch import HEADER_BYTES, NO_LEADER_EPOCH, read_header
 from kwire.wire.errors import ApiError
@@ -149,8 +149,8 @@ class Follower:
             log.log_start_offset,
         )
 
-    def start(self) -> bool:
-        """Prepare the log for fetching, and return True. Raises StorageError.
+    def start(self) -> None:
+        """Prepare the log for fetching. Raises StorageError.
 
         A log without leader epochs is truncated to its high watermark, because no epoch shows where the log
         diverges from the leader's log.
@@ -158,7 +158,6 @@ class Follower:
         log = self.partition.log
         if log.latest_epoch is None and log.high_watermark < log.log_end_offset:
             self.truncate_to(log.high_watermark)
-        return True
 
     @property
     def lag(self) -> int:
@@ -220,19 +219,24 @@ class Follower:
         return True
 
     def commit(self) -> bool:
-        """Write the staged batches and apply the leader's offsets. Never raises.
+        """Write the staged batches and apply the leader's offsets.
 
         Returns whether the log must be synced before the follower reports its new log end to the leader. If
-        the write fails, the partition goes offline.
+        the write fails, the partition goes offline. Raises only ResourceShortage: the batches are still
+        staged, so the follower must not fetch before the next call.
         """
-        self.has_staged = False
         partition = self.partition
         log = partition.log
         try:
             log.commit()
             self._apply_leader_offsets()
+            self.has_staged = False
             return log.needs_flush(self._host.monotonic_ms())
+        except ResourceShortage:
+            raise
         except (StorageError, ApiError) as error:
+            if log.failure is None and isinstance(error, ApiError):
+                raise ResourceShortage(str(error)) from error  # DeleteRecords found no free descriptor
             failure = log.failure or StorageError(str(error))
         except Exception as error:
             # This is a bug of kwire. The log may be inconsistent, so it is taken offline.
@@ -241,6 +245,7 @@ class Follower:
             )
             failure = InternalFailure(f"an unexpected failure: {error}")
             log.fail(failure)
+        self.has_staged = False
         partition.fail(failure)
         return False
 

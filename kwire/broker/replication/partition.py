@@ -23,7 +23,7 @@ from kwire.broker.replication.delayed_produce import (
 from kwire.broker.replication.follower_state import FetchSessionPartition, FollowerState
 from kwire.broker.replication.remote_replicas import LeaderPartitions, PendingIsr, RemoteReplicas
 from kwire.broker.replication.roles import LEADER, Role, RoleChange, role_after
-from kwire.broker.storage.disk import StorageError, failure_in
+from kwire.broker.storage.disk import SHORTAGE_RETRY_MS, ResourceShortage, StorageError, failure_in
 from kwire.broker.storage.log.log import AppendOrigin, Log, LogAppendInfo
 from kwire.broker.storage.log.producer_state import MarkerContext
 from kwire.host.host import Host
@@ -301,6 +301,9 @@ class Partition:
         try:
             log.commit()
             must_flush = self._flush_under_way or log.needs_flush(self._host.monotonic_ms())
+        except ResourceShortage:
+            self._host.schedule(SHORTAGE_RETRY_MS, partial(self._stage, self))
+            return
         except StorageError as error:
             self.fail(error)
             return
@@ -342,6 +345,9 @@ class Partition:
         end_offset = log.log_end_offset
         try:
             ticket = log.begin_flush()
+        except ResourceShortage:
+            self._flush_later()
+            return
         except StorageError as error:
             self.fail(error)
             return
@@ -351,23 +357,29 @@ class Partition:
         def done(result: object) -> None:
             self._flush_under_way = False
             if self.log is not log:
-                self._flush_moved_log()
-                return
-            error = failure_in(result)
-            if error is not None:
+                self._flush_again()
+            elif isinstance(error := failure_in(result), ResourceShortage):
+                self._flush_later()
+            elif error is not None:
                 log.fail(error)
                 self.fail(error)
-                return
-            ticket.finish()
-            pending_acks, self._flushing = self._flushing, ()
-            self._on_written(pending_acks, min(end_offset, self.log.log_end_offset))
-            if self._unflushed is not None and self.role is not Role.OFFLINE:
-                self._begin_flush()
+            else:
+                ticket.finish()
+                pending_acks, self._flushing = self._flushing, ()
+                self._on_written(pending_acks, min(end_offset, self.log.log_end_offset))
+                if self._unflushed is not None and self.role is not Role.OFFLINE:
+                    self._begin_flush()
 
         self._host.run_in_worker(ticket.work, done)
 
-    def _flush_moved_log(self) -> None:
-        """Sync the log again: the log that was synced has been replaced by its copy in another directory."""
+    def _flush_later(self) -> None:
+        """Sync the log after a delay, because the process has no free descriptor."""
+        self._flush_under_way = True
+        self._host.schedule(SHORTAGE_RETRY_MS, self._flush_again)
+
+    def _flush_again(self) -> None:
+        """Sync the log after a lack of descriptors, or after its copy in another directory replaced it."""
+        self._flush_under_way = False
         if self.role is LEADER or self.role is Role.FOLLOWER:
             self._unflushed = [*self._flushing, *(self._unflushed or ())]
             self._flushing = ()

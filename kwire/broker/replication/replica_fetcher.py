@@ -30,7 +30,7 @@ from kwire.broker.replication.fetch_session_handler import FetchSessionHandler
 from kwire.broker.replication.fetcher_ports import FetcherPorts
 from kwire.broker.replication.follower import FetchEvent, FetchState, Follower
 from kwire.broker.replication.leader_offsets import LeaderOffsets
-from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.disk import ResourceShortage, StorageError
 from kwire.host.host import PeerAddress, PeerUnreachable, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.api_versions import ApiVersionsRequest
@@ -99,8 +99,22 @@ class ReplicaFetcher:
             self._backoff.cancel()
             self._backoff, self._failures = None, 0
             self._end_backoff_of_connection()
-        to_retry: list[Follower] = []
-        self._guarded(follower, follower.start, to_retry)
+        self._start(follower)
+
+    def _start(self, follower: Follower) -> None:
+        if self._followers.get(follower.key) is not follower or self._is_stopped:
+            return
+        try:
+            follower.start()
+        except ResourceShortage:
+            backoff_ms = self._ports.config.replica_fetch_backoff_ms
+            self._host.internode_clock.schedule(backoff_ms, partial(self._start, follower))
+        except StorageError:
+            pass  # the log is already offline, and its follower was removed
+        except Exception:
+            self._handle_internal_error(follower)
+        else:
+            self._touch(follower)
 
     def remove(self, follower: Follower) -> None:
         """Stop fetching for a follower."""
@@ -131,8 +145,14 @@ class ReplicaFetcher:
         """Write what was fetched in this turn, then send the next Fetch."""
         self._is_staged = False
         touched, self._touched = self._touched, {}
+        to_retry: list[Follower] = []
         for follower in touched:
-            must_sync = follower.has_staged and follower.commit()
+            try:
+                must_sync = follower.has_staged and follower.commit()
+            except ResourceShortage:
+                if follower.state is FetchState.FETCHING:
+                    self._retry_later(follower, ErrorCode.NONE, to_retry)
+                continue
             if follower.state is not FetchState.FETCHING:
                 continue
             log = follower.partition.log
@@ -145,6 +165,7 @@ class ReplicaFetcher:
                 self._throttle(follower)
             else:
                 self._session.add(follower.key, follower.fetch_position)
+        self._schedule_retry(to_retry)
         self._send_fetch()
 
     def _is_throttled(self, follower: Follower) -> bool:
@@ -312,6 +333,8 @@ class ReplicaFetcher:
         try:
             if not work():
                 self._retry_later(follower, ErrorCode.NONE, to_retry)
+        except ResourceShortage:
+            self._retry_later(follower, ErrorCode.NONE, to_retry)
         except StorageError:
             pass  # the log is already offline, and its follower was removed
         except ApiError as error:
@@ -324,16 +347,22 @@ class ReplicaFetcher:
                 self._retry_later(follower, ErrorCode.NONE, to_retry)
             elif error.code != ErrorCode.KAFKA_STORAGE_ERROR:
                 self._await_metadata(follower, str(error))
+            elif follower.partition.log.failure is None:
+                # The process had no free descriptor. The leader still has the batches.
+                self._retry_later(follower, ErrorCode.NONE, to_retry)
         except Exception:
-            self._logger.exception(
-                "Cannot process the response of leader broker %d for %s because of an internal error",
-                *(self.leader_id, follower.partition.log.name),
-            )
-            self._await_metadata(follower, "internal error")
+            self._handle_internal_error(follower)
         else:
             if follower.state is FetchState.FETCHING:
                 follower.transient_errors = 0
                 self._touch(follower)
+
+    def _handle_internal_error(self, follower: Follower) -> None:
+        self._logger.exception(
+            "Cannot process the response of leader broker %d for %s because of an internal error",
+            *(self.leader_id, follower.partition.log.name),
+        )
+        self._await_metadata(follower, "internal error")
 
     def _offsets_listed(self, follower: Follower, result: ErrorCode | tuple[int, int]) -> None:
         """Continue with the leader's log start and log end offset, or with an error."""

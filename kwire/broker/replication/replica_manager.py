@@ -33,7 +33,7 @@ from kwire.broker.replication.remote_replicas import LeaderPartitions
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.broker.storage.dirs.log_manager import LogManager
-from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.disk import SHORTAGE_RETRY_MS, ResourceShortage, StorageError
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.host.host import Host
@@ -101,6 +101,8 @@ class ReplicaManager:
         self._new: OrderedDict[tuple[str, int], None] = OrderedDict()
         """New replicas whose logs are still to be created."""
         self._is_creating = False
+        self._is_short = False
+        """Whether the first replica in `_new` waits for a free descriptor."""
         self._unassigned_topics: dict[str, None] = {}
         """Topics with replicas whose directories may not have been reported to the controller yet."""
         self._new_partition = partial(
@@ -317,11 +319,16 @@ class ReplicaManager:
             if topic is None or index >= len(topic.partitions):
                 continue
             self._apply_role(topic, index, is_new=True)
+            if self._is_short:
+                break
             self._unassigned_topics[name] = None
             at_least -= 1
             if at_least <= 0 and self._host.monotonic_ms() >= until_ms:
                 break
-        if self._new:
+        if self._is_short:
+            self._is_creating, self._is_short = True, False
+            self._host.schedule(SHORTAGE_RETRY_MS, self._create_new)
+        elif self._new:
             self._is_creating = True
             self._host.call_soon(self._create_new)
         else:
@@ -350,6 +357,11 @@ class ReplicaManager:
                 return
             else:
                 partition.become_leader(image)
+        except ResourceShortage:
+            self._new[topic.name, index] = None
+            self._new.move_to_end((topic.name, index), last=False)
+            self._is_short = True
+            return
         except StorageError as error:
             self._log_offline(f"{topic.name}-{index}", error)
             return
@@ -375,6 +387,8 @@ class ReplicaManager:
             and self._partitions.get(key) is partition
         ):
             self._apply_role(self._image().topics[partition.topic], partition.index)
+            if self._is_short and not self._is_creating:
+                self._create_new()
 
     def _is_out_of_isr_at_shutdown(self, image: PartitionImage) -> bool:
         """Whether this broker is in controlled shutdown and the replica has left the ISR."""

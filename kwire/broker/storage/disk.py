@@ -5,28 +5,41 @@ writes, runs full, or loses data that was not synced.
 
 Logs keep no file descriptors: `open` returns handles from a bounded LRU cache. A handle stays open as long as
 any object refers to it. So a file region in a send queue can be read even after its segment was deleted, or
-after its handle was dropped from the cache.
+after its handle was dropped from the cache. `descriptors` has the cache, and the spare descriptors for the
+time when the process has no free descriptor.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from io import SEEK_SET
 from posixpath import dirname
 from struct import pack
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
+from kwire.broker.storage.descriptors import (
+    SHORTAGE,
+    Descriptors,
+    HandleCache,
+    default_cached_files,
+    shortage_text,
+)
 from kwire.host.system_os import exists, is_directory, make_directories, os, remove_tree
 from kwire.wire.primitives import Buffer
+
+T = TypeVar("T")
 
 IOV_MAX = 1024
 """The maximum number of buffers that Linux accepts in one pwritev."""
 
 _SMALL_FILE_BYTES = 4096
+
+SHORTAGE_RETRY_MS = 100
+"""The time after a ResourceShortage before the next attempt."""
 
 TEMPORARY_SUFFIX = ".tmp"
 """The suffix of the file that `replace` writes before the rename. A leftover file may be deleted."""
@@ -43,11 +56,26 @@ class FileMissing(StorageError):
     """A file or directory that does not exist."""
 
 
+class ResourceShortage(StorageError):
+    """Too few file descriptors, or too little memory. The disk has not failed, and a retry may succeed."""
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return whether an error means that the process is short of descriptors, memory or threads."""
+    if isinstance(error, OSError):
+        return error.errno in SHORTAGE
+    if isinstance(error, RuntimeError):
+        return "new thread" in str(error)
+    return isinstance(error, ResourceShortage | MemoryError)
+
+
 def failure_in(result: object) -> StorageError | None:
     """Return the error of a disk operation in a worker as a StorageError, or None if it succeeded.
 
     `result` is what `Host.run_in_worker` passes to its callback.
     """
+    if isinstance(result, BaseException) and is_shortage(result):
+        return ResourceShortage(str(result) or "too little memory")
     if isinstance(result, BaseException):
         return result if isinstance(result, StorageError) else StorageError(str(result))
     return None
@@ -83,11 +111,28 @@ class DiskLock(Protocol):
 
 
 class Disk(Protocol):
-    """A file tree. Every method may raise StorageError, or FileMissing if the path does not exist."""
+    """A file tree. Every method may raise StorageError, or FileMissing if the path does not exist.
+
+    In the event loop's thread, a method that opens a file may raise ResourceShortage. In workers it waits.
+    """
 
     @property
     def is_shared(self) -> bool:
         """Whether other processes can open the files of this disk by path. False for a disk in memory."""
+
+    def reserved(self) -> AbstractContextManager[None]:
+        """Return a block for an operation that must not stop in the middle for lack of descriptors.
+
+        Entering the block raises ResourceShortage if there are too few. Within the block, a shortage is
+        possible only if another thread takes all of the spare descriptors. Blocks may be nested. Only the
+        event loop's thread may call this.
+        """
+
+    def lent(self) -> AbstractContextManager[None]:
+        """Return a block with some free descriptors for files that are opened elsewhere, as by an import."""
+
+    def give_back_descriptors(self) -> bool:
+        """Close cached files that are not in use, for a connection. Return whether any was closed."""
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         """Open a file for reading and writing, or return its cached handle."""
@@ -155,7 +200,18 @@ def _failure(error: OSError) -> StorageError:
     text = f"{error.strerror or error} ({error.filename})" if error.filename else str(error.strerror or error)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return FileMissing(text)
+    if error.errno in SHORTAGE:
+        return ResourceShortage(shortage_text(error, text))
     return StorageError(text)
+
+
+@contextmanager
+def _failing_at(path: str) -> Iterator[None]:
+    """Turn an OSError into StorageError: after a failed write or sync, no shortage allows a retry."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{error.strerror or error} ({path})") from error
 
 
 class RealFile:
@@ -194,7 +250,7 @@ class RealFile:
                 self._write_rest(position + written, _remaining_buffers(buffers, written))
             else:
                 self._write_rest(position, list(buffers))
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise self._failure(error) from error
 
     def _write_rest(self, position: int, buffers: list[Buffer]) -> None:
@@ -220,7 +276,7 @@ class RealFile:
                 pieces.append(data)
                 got += len(data)
             return b"".join(pieces)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise self._failure(error) from error
 
     def truncate(self, size: int) -> None:
@@ -233,9 +289,11 @@ class RealFile:
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
-            raise self._failure(error) from error
+            raise StorageError(f"{error.strerror or error} ({self.path})") from error
 
-    def _failure(self, error: OSError) -> StorageError:
+    def _failure(self, error: OSError | MemoryError) -> StorageError:
+        if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+            return ResourceShortage(f"too little memory ({self.path})")
         return StorageError(f"{error.strerror or error} ({self.path})")
 
 
@@ -274,61 +332,6 @@ class RealLock:
             self._on_release(self)
 
 
-class _HandleCache:
-    """A bounded LRU cache of open files by path. Dropping a directory looks only at its open files."""
-
-    def __init__(self, max_files: int) -> None:
-        self._files: OrderedDict[str, RealFile] = OrderedDict()
-        """The open files by path, least recently used first."""
-        self._below: dict[str, set[str]] = {}
-        """For each directory, its entries that are open files or that contain open files."""
-        self._max_files = max_files
-
-    def get(self, path: str) -> RealFile | None:
-        file = self._files.get(path)
-        if file is not None:
-            self._files.move_to_end(path)
-        return file
-
-    def add(self, path: str, file: RealFile) -> None:
-        """Add a file that is not in the cache."""
-        self._files[path] = file
-        while path:
-            directory = path.rpartition("/")[0]
-            siblings = self._below.setdefault(directory, set())
-            siblings.add(path)
-            if len(siblings) > 1:
-                break
-            path = directory
-        if len(self._files) > self._max_files:
-            self.drop(next(iter(self._files)))
-
-    def drop(self, path: str) -> None:
-        """Drop a file, or all files below a directory, from the cache.
-
-        If the path has no open files, any thread may call this; otherwise only the event loop's thread.
-        """
-        if path not in self._files and path not in self._below:
-            return
-        gone = [path]
-        while gone:
-            one = gone.pop()
-            self._files.pop(one, None)
-            gone += self._below.pop(one, ())
-        while path:
-            directory = path.rpartition("/")[0]
-            siblings = self._below[directory]
-            siblings.discard(path)
-            if siblings:
-                break
-            del self._below[directory]
-            path = directory
-
-    def clear(self) -> None:
-        self._files.clear()
-        self._below.clear()
-
-
 class RealDisk:
     """The file system of the operating system.
 
@@ -339,19 +342,34 @@ class RealDisk:
     is_shared: Final = True
     _file_class: type[RealFile] = RealFile
 
-    def __init__(self, *, max_open_files: int = 512) -> None:
-        self._handles = _HandleCache(max_open_files)
+    def __init__(self, *, max_open_files: int | None = None) -> None:
+        """Create a disk for the event loop's thread, which must be the current thread."""
+        self._handles: HandleCache[RealFile] = HandleCache(max_open_files or default_cached_files())
+        self.descriptors = Descriptors(self._handles)
         self._locks: list[RealLock] = []
+
+    def reserved(self) -> AbstractContextManager[None]:
+        return _Reserved(self.descriptors)
+
+    def lent(self) -> AbstractContextManager[None]:
+        return self.descriptors.lent()
+
+    def give_back_descriptors(self) -> bool:
+        return self.descriptors.give_back()
+
+    def _do(self, operation: Callable[[], T]) -> T:
+        """Call an operation that opens a file. Raises StorageError."""
+        try:
+            return self.descriptors.run(operation)
+        except OSError as error:
+            raise _failure(error) from error
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         file = self._handles.get(path)
         if file is not None:
             return file
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        try:
-            file = self._file_class(path, os.open(path, flags, 0o644))
-        except OSError as error:
-            raise _failure(error) from error
+        file = self._file_class(path, self._do(partial(os.open, path, flags, 0o644)))
         self._handles.add(path, file)
         return file
 
@@ -375,48 +393,38 @@ class RealDisk:
 
     def read(self, path: str) -> bytes:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            with self.descriptors.opened(path, os.O_RDONLY | os.O_CLOEXEC) as descriptor:
+                content = os.read(descriptor, _SMALL_FILE_BYTES)
+                if len(content) < _SMALL_FILE_BYTES:
+                    return content
+                pieces = [content]
+                while piece := os.read(descriptor, 1 << 20):
+                    pieces.append(piece)
+                return b"".join(pieces)
         except OSError as error:
             raise _failure(error) from error
-        try:
-            content = os.read(descriptor, _SMALL_FILE_BYTES)
-            if len(content) < _SMALL_FILE_BYTES:
-                return content
-            pieces = [content]
-            while piece := os.read(descriptor, 1 << 20):
-                pieces.append(piece)
-            return b"".join(pieces)
-        except OSError as error:
-            raise _failure(error) from error
-        finally:
-            os.close(descriptor)
 
     def read_part(self, path: str, position: int, size: int) -> bytes:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with self.descriptors.opened(path, os.O_RDONLY | os.O_CLOEXEC) as descriptor:
                 pieces = []
                 while size > 0 and (piece := os.pread(descriptor, size, position)):
                     pieces.append(piece)
                     position, size = position + len(piece), size - len(piece)
                 return b"".join(pieces)
-            finally:
-                os.close(descriptor)
         except OSError as error:
             raise _failure(error) from error
 
     def write(self, path: str, content: bytes, *, sync: bool) -> None:
         self._handles.drop(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-            try:
+            with self.descriptors.opened(path, flags, 0o666) as descriptor, _failing_at(path):
                 left: Buffer = content
                 while left:
                     left = memoryview(left)[os.write(descriptor, left) :]
                 if sync:
                     os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
         except OSError as error:
             raise _failure(error) from error
 
@@ -458,24 +466,21 @@ class RealDisk:
     def remove_tree(self, path: str) -> None:
         self._handles.drop(path)
         try:
-            remove_tree(path)
+            self.descriptors.run(partial(remove_tree, path))
         except FileNotFoundError:
             return
         except OSError as error:
             raise _failure(error) from error
 
     def names(self, path: str) -> list[str]:
-        try:
-            return sorted(os.listdir(path))
-        except OSError as error:
-            raise _failure(error) from error
+        return sorted(self._do(partial(os.listdir, path)))
 
     def subdirectories(self, path: str) -> list[str]:
-        try:
-            with os.scandir(path) as entries:
+        with self._do(partial(os.scandir, path)) as entries:
+            try:
                 return sorted(entry.name for entry in entries if entry.is_dir())
-        except OSError as error:
-            raise _failure(error) from error
+            except OSError as error:
+                raise _failure(error) from error
 
     def make_directory(self, path: str) -> None:
         try:
@@ -484,24 +489,17 @@ class RealDisk:
             raise _failure(error) from error
 
     def sync_directory(self, path: str) -> None:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         try:
-            descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with self.descriptors.opened(path or ".", flags) as descriptor, _failing_at(path):
+                os.fsync(descriptor)
         except FileNotFoundError:
             return
         except OSError as error:
             raise _failure(error) from error
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            raise _failure(error) from error
-        finally:
-            os.close(descriptor)
 
     def lock(self, path: str) -> RealLock | None:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise _failure(error) from error
+        descriptor = self._do(partial(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
         except OSError as error:
@@ -515,6 +513,7 @@ class RealDisk:
 
     def close(self) -> None:
         self._handles.clear()
+        self.descriptors.close()
         for lock in list(self._locks):
             lock.release()
 
@@ -526,22 +525,22 @@ class RealDisk:
         return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
 
 
-class FileRegion:
-    """A part of a segment file that a log read returns. The kernel copies it to a socket (sendfile)."""
+class _Reserved:
+    """A block in which the spare descriptors of a disk may be used."""
 
-    __slots__ = ("file", "position", "size_bytes")
+    __slots__ = ("_descriptors",)
 
-    def __init__(self, file: DiskFile, position: int, size_bytes: int) -> None:
-        self.file = file
-        self.position = position
-        self.size_bytes = size_bytes
+    def __init__(self, descriptors: Descriptors[RealFile]) -> None:
+        self._descriptors = descriptors
 
-    def read(self) -> bytes:
-        """Return the bytes, for callers that cannot use sendfile."""
-        return self.file.read_at(self.position, self.size_bytes)
+    def __enter__(self) -> None:
+        try:
+            self._descriptors.__enter__()
+        except OSError as error:
+            raise _failure(error) from error
 
-    def __repr__(self) -> str:
-        return f"FileRegion({self.file!r}, {self.position}, {self.size_bytes})"
+    def __exit__(self, *error: object) -> None:
+        self._descriptors.__exit__(*error)
 
 
 def join(directory: str, name: str) -> str:

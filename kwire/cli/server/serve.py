@@ -20,11 +20,13 @@ from kwire.broker.net.open_file_limit import raise_open_file_limit
 from kwire.broker.net.socket_settings import read_socket_settings
 from kwire.broker.node.format import FormatError
 from kwire.broker.storage.checkpoints import IncompleteMetaProperties
+from kwire.broker.storage.descriptors import SHORTAGE, shortage_text
 from kwire.broker.storage.dirs.meta_properties import StartRefused
-from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.disk import ResourceShortage, StorageError
 from kwire.cli.broker_settings import LOG_FORMATS, LOG_LEVELS, load_configuration
 from kwire.cli.server.service import CrashRecorder, Service
 from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.standard_streams import flush_errors
 
 if TYPE_CHECKING:
     from kwire.broker.observe.http import HttpPort
@@ -55,7 +57,7 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
         prepare(config)
         http = _http_port(options, config)
         failure = Service(config, http, slow_seconds, crash).run()
-    except (IncompleteMetaProperties, StartRefused) as error:
+    except (IncompleteMetaProperties, StartRefused, ResourceShortage) as error:
         raise CommandError(str(error)) from error
     except StorageError as error:
         raise CommandError(
@@ -70,11 +72,14 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
         raise CommandError(str(error)) from error
     except Exception as error:
         crash.write(f"unhandled {type(error).__name__}: {error}", traceback.format_exc())
+        if isinstance(error, OSError) and error.errno in SHORTAGE:
+            raise CommandError(shortage_text(error, f"the node cannot run: {error.strerror}")) from error
         raise
     finally:
         crash.end()
         if http is not None:
             http.close()
+        flush_errors()
     if failure:
         raise CommandError(failure)
     return 0

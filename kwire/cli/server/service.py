@@ -22,6 +22,7 @@ from kwire.broker.config import BrokerConfig
 from kwire.broker.net.loop_events import LoopEvent, Wait
 from kwire.broker.net.running_node import RunningNode
 from kwire.broker.observe.flight_recorder import FlightRecorder
+from kwire.broker.observe.open_files import watch_open_files
 from kwire.broker.observe.systemd import READY, STOPPING, SystemdNotifier
 from kwire.cli.broker_settings import READY_FD
 from kwire.cli.shared.standard_streams import discard_output
@@ -102,6 +103,7 @@ class Service:
         if self._stop_requested.is_set or running.failure.reason:
             return
         self._crash.watch(running)
+        watch_open_files(running)
         if self._slow_seconds < math.inf:
             from kwire.broker.observe.slow_requests import SlowRequests
 

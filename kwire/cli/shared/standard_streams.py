@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 DONE, FAILED = 0, 1
 
@@ -28,6 +29,18 @@ def run_and_flush(command: str, run: Callable[[], int]) -> int:
 def discard_output() -> None:
     """Redirect standard output to /dev/null, so that the flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def flush_errors() -> None:
+    """Flush standard error; if it cannot be written, redirect it to /dev/null.
+
+    Otherwise the flush at exit would fail, and change the exit status to 120.
+    """
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def print_error(command: str, sentence: str, status: int = FAILED) -> int:

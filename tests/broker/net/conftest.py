@@ -27,7 +27,7 @@ from kwire.broker.net.loop import Loop
 from kwire.broker.net.serve import run_waits
 from kwire.broker.net.socket_server import SocketServer
 from kwire.broker.net.socket_settings import SocketSettings
-from kwire.broker.storage.disk import FileRegion
+from kwire.broker.storage.file_region import FileRegion
 from kwire.host.clock import ManualClock
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import WireError

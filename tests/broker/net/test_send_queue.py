@@ -13,7 +13,8 @@ import pytest
 import trio
 
 from kwire.broker.net.send_queue import SMALL_BYTES, TURN_BYTES, WINDOW_BYTES, SendQueue, Sent
-from kwire.broker.storage.disk import FileRegion, RealDisk
+from kwire.broker.storage.disk import RealDisk
+from kwire.broker.storage.file_region import CopiedRegion, FileRegion
 from kwire.host.system_os import os as system_calls
 
 if TYPE_CHECKING:
@@ -44,6 +45,19 @@ def region(path: str, position: int, size_bytes: int) -> FileRegion:
 async def test_regions_between_buffers(harness: ServerHarness, segment: str, content: bytes) -> None:
     spans = [(0, 1), (100, 0), (5, 70_000), (1_000_000, WINDOW_BYTES), (3, len(content) - 3)]
     harness.node.regions = [region(segment, *span) for span in spans]
+    client = await harness.connect()
+    await client.send(*(b"f%d" % index for index in range(len(spans))), b"eafter")
+    for position, size_bytes in spans:
+        assert await client.receive() == b"head" + content[position : position + size_bytes] + b"tail"
+    assert await client.receive() == b"after"
+
+
+async def test_copied_regions_between_buffers(harness: ServerHarness, segment: str, content: bytes) -> None:
+    spans = [(0, 1), (5, 70_000), (3, 2 * WINDOW_BYTES), (100, 7)]
+    harness.node.regions = [
+        CopiedRegion(region(segment, *span)) if index != 2 else region(segment, *span)
+        for index, span in enumerate(spans)
+    ]
     client = await harness.connect()
     await client.send(*(b"f%d" % index for index in range(len(spans))), b"eafter")
     for position, size_bytes in spans:

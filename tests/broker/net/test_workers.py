@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 
 import pytest
 
-from kwire.broker.net.workers import run_all
+from kwire.broker.net.workers import Workers, run_all
 
 SECONDS = 10
 
@@ -37,6 +38,48 @@ def test_run_all_uses_several_threads_and_takes_functions_only_when_needed() -> 
     run_all(works(), 4)
     assert ended == 40
     assert most_ahead <= 2 * 4 + 1
+
+
+class NoThreads:
+    """A system that has no memory for another thread, or no thread id, for some attempts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, attempts: int) -> None:
+        self.attempts = attempts
+        self._start = threading.Thread.start
+        monkeypatch.setattr(threading.Thread, "start", lambda thread: self._start_or_fail(thread))
+
+    def _start_or_fail(self, thread: threading.Thread) -> None:
+        self.attempts -= 1
+        if self.attempts >= 0:
+            raise RuntimeError("can't start new thread")
+        self._start(thread)
+
+
+def test_run_all_without_memory_for_threads_runs_in_this_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    NoThreads(monkeypatch, 1000)
+    idents: list[int] = []
+    run_all((lambda: idents.append(threading.get_ident()) for _ in range(5)), 4)
+    assert idents == [threading.get_ident()] * 5
+
+
+def test_work_waits_until_a_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    retries: list[Callable[[], None]] = []
+    results: SimpleQueue[object] = SimpleQueue()
+    workers = Workers(2, lambda done, result: results.put(result), retry=retries.append)
+    system = NoThreads(monkeypatch, 3)
+    workers.run(lambda: "first", lambda result: None)
+    workers.run(lambda: "second", lambda result: None)
+    assert len(retries) == 1
+    retries.pop()()
+    assert len(retries) == 1
+    assert results.empty()
+    retries.pop()()
+    assert [results.get(timeout=SECONDS) for _ in range(2)] == ["first", "second"]
+    system.attempts = 1000
+    workers.run(lambda: "third", lambda result: None)
+    assert results.get(timeout=SECONDS) == "third"
+    workers.in_progress = 0
+    workers.close()
 
 
 def test_run_all_without_functions_starts_no_thread() -> None:

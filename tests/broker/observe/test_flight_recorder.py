@@ -28,6 +28,8 @@ from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.registry import RequestHeader, encode_request
 from tests.broker.observe.conftest import serve_observed
 from tests.broker.observe.test_metrics import produce
+from tests.broker.storage.descriptor_limit import no_free_descriptors
+from tests.durability.child import ROOT
 
 POLL = encode_request(
     FetchRequest(
@@ -127,6 +129,44 @@ async def test_a_record_that_does_not_fit_is_written_at_a_later_start(
         assert "Produce" in {entry["api"] for entry in requests}
         after.end()
         assert not Path(ring).exists()
+
+
+async def test_recorder_writes_its_file_without_a_free_descriptor() -> None:
+    async with serve_observed() as node:
+        running = node.running
+        await trio.to_thread.run_sync(partial(produce, running.bootstrap, "orders", 1))
+        recorder = FlightRecorder(running)
+        recorder.begin()
+        with no_free_descriptors():
+            path = recorder.write("the process has no free descriptor", "by a test")
+        assert path is not None
+        head, *requests = lines_of(path)
+    assert head["end"] == "the process has no free descriptor"
+    assert head["requests"] == len(requests) > 0
+
+
+def test_failure_of_a_node_imports_no_module(tmp_path: Path) -> None:
+    """An import opens files, and the process may have no free descriptor."""
+    program = """
+import builtins, sys
+import kwire.cli.server.serve
+from kwire.broker.observe.flight_recorder import FlightRecorder
+from kwire.broker.config import load
+from kwire.broker.net.running_node import RunningNode
+from kwire.broker.net.loop_events import Wait
+import math
+
+running = RunningNode(load(None, {}, {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": sys.argv[1]}))
+running.loop.run_until([Wait((running.ready,), math.inf)])
+recorder = FlightRecorder(running)
+recorder.begin()
+before = set(sys.modules)
+assert recorder.write("made up", "by a test")
+running.failure.report("made up")
+assert set(sys.modules) == before, set(sys.modules) - before
+running.close()
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, cwd=ROOT)
 
 
 async def test_a_corrupt_ring_does_not_stop_the_broker_from_starting() -> None:

@@ -298,7 +298,7 @@ def count_the_sync_of_the_old_log(monkeypatch: pytest.MonkeyPatch) -> None:
         promises, self._flushing = self._flushing, ()
         self._on_written(promises, self.log.log_end_offset)
 
-    monkeypatch.setattr(Partition, "_flush_moved_log", keep)
+    monkeypatch.setattr(Partition, "_flush_again", keep)
 
 
 def always_false(name: str) -> Breakage:

@@ -20,9 +20,15 @@ from kwire.broker.api.request.repeated_request import MAX_REPEATED_BYTES, Repeat
 from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, Steps, complete_in_slices
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, SupportedApi, apis_for
 from kwire.broker.api.request.undecided_fetch import UndecidedFetch
+from kwire.broker.storage.disk import is_shortage
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
-from kwire.wire.registry import decode_request, decode_request_header, decode_request_in_slices
+from kwire.wire.registry import (
+    API_VERSIONS,
+    decode_request,
+    decode_request_header,
+    decode_request_in_slices,
+)
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -102,11 +108,14 @@ class Dispatcher:
             channel.fetches.complete_all()
             complete_unsupported(channel.open_slot(header, now_ms, len(frame)))
             return
-        is_large = len(frame) > LARGE_REQUEST_BYTES and header.api_key != _PRODUCE
-        request: Any = None if is_large else decode_request(header, frame, position)
         handler = handlers.get(header.api_key)
         if handler is None:
-            handler = handlers[header.api_key] = self._handler(header.api_key, role)
+            # The first request of an API imports its modules. A process may have no descriptor for that.
+            with self._node.quorum.log.disk.lent():
+                assert API_VERSIONS[header.api_key].request_class
+                handler = handlers[header.api_key] = self._handler(header.api_key, role)
+        is_large = len(frame) > LARGE_REQUEST_BYTES and header.api_key != _PRODUCE
+        request: Any = None if is_large else decode_request(header, frame, position)
         fetches = channel.fetches
         if fetches.complete is not None or fetches.queued:
             if header.api_key == _FETCH:
@@ -175,17 +184,28 @@ class Dispatcher:
             reply = context.error_response(error)
         except WireError:
             raise
-        except Exception:
-            # This is a bug in the broker, not the client's fault: log the request and continue.
-            self._node.host.logger("kwire.dispatch").exception(
-                "Handling request %s from %s failed; responding with UNKNOWN_SERVER_ERROR. "
-                "The request is %.2000r",
-                context.header,
-                context.channel.peer_host,
-                request,
-                extra={"request": context.request_id},
-            )
-            reply = context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        except Exception as error:
+            logger = self._node.host.logger("kwire.dispatch")
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+            if is_shortage(error):
+                code = ErrorCode.KAFKA_STORAGE_ERROR  # clients retry
+                logger.warning(
+                    "Handling request %s from %s failed because the process is short of descriptors or "
+                    "memory; responding with KAFKA_STORAGE_ERROR: %s",
+                    *(context.header, context.channel.peer_host, error),
+                    extra={"request": context.request_id},
+                )
+            else:
+                # This is a bug in the broker, not the client's fault: log the request and continue.
+                logger.exception(
+                    "Handling request %s from %s failed; responding with UNKNOWN_SERVER_ERROR. "
+                    "The request is %.2000r",
+                    context.header,
+                    context.channel.peer_host,
+                    request,
+                    extra={"request": context.request_id},
+                )
+            reply = context.error_response(ApiError(code))
         if not isinstance(reply, Delayed):
             context.complete(reply)
 

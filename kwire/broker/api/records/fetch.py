@@ -39,7 +39,7 @@ from kwire.broker.api.request.ports import BrokerRole
 from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, Steps, complete_in_slices, slices_of
 from kwire.broker.api.request.undecided_fetch import UndecidedFetch
 from kwire.broker.replication.roles import LEADER, Role
-from kwire.broker.storage.disk import FileRegion
+from kwire.broker.storage.file_region import FileRegion
 from kwire.broker.storage.log.segments import EMPTY, INCOMPLETE
 from kwire.host.host import Timer
 from kwire.wire.batch import NO_LEADER_EPOCH

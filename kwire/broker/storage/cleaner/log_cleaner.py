@@ -16,7 +16,7 @@ from kwire.broker.storage.cleaner.worker_pool import Worker, WorkerPool, worker_
 from kwire.broker.storage.dirs.checkpoint_files import CheckpointFiles, Offsets, OnWritten
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
-from kwire.broker.storage.disk import Disk, StorageError, join
+from kwire.broker.storage.disk import Disk, ResourceShortage, StorageError, join
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.scan import InvalidBatch
 from kwire.broker.storage.log.segment import CLEANED_SUFFIX, LogSegment
@@ -139,7 +139,8 @@ class LogCleaner:
             try:
                 log_to_clean = assess(log, self._cleaned_offsets.get(log), now_ms)
             except (StorageError, InvalidBatch) as error:
-                self._mark_uncleanable(log, str(error), is_permanent=True)
+                is_permanent = not isinstance(error, ResourceShortage)
+                self._mark_uncleanable(log, str(error), is_permanent=is_permanent)
                 continue
             if log_to_clean is None or not log_to_clean.is_due:
                 continue
@@ -375,7 +376,7 @@ class _CleaningTask:
         """Run `work` in a thread and call `then` with its return value. An exception ends the cleaning."""
 
         def done(result: T | BaseException) -> None:
-            if isinstance(result, StorageError):
+            if isinstance(result, StorageError) and not isinstance(result, ResourceShortage):
                 self._handle_disk_failure(result)
             elif isinstance(result, BaseException):
                 self._end(Failed(f"{type(result).__name__}: {result}", is_permanent=False))
@@ -387,6 +388,8 @@ class _CleaningTask:
     def _guarded(self, step: Callable[[], None]) -> None:
         try:
             step()
+        except ResourceShortage as error:
+            self._end(Failed(str(error), is_permanent=False))
         except StorageError as error:
             self._handle_disk_failure(error)
 

@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 
 from kwire.broker.storage.cleaner.job import Failed, Job, Report, report_line
 from kwire.broker.storage.cleaner.log_rewriter import LogRewriter, Sync, sync_at_once
-from kwire.broker.storage.disk import Disk, DiskFile, FileMissing, RealDisk, StorageError
+from kwire.broker.storage.disk import Disk, DiskFile, FileMissing, RealDisk, ResourceShortage, StorageError
 from kwire.wire.batch import CorruptBatch
 
 NICENESS = 10
@@ -46,6 +46,8 @@ def reports(
         yield from LogRewriter(job, disk, throttle=throttle, set_modified=set_modified, sync=sync).run()
     except FileMissing as error:
         # Retention or a topic deletion has removed a file of the log.
+        yield Failed(str(error), is_permanent=False)
+    except ResourceShortage as error:
         yield Failed(str(error), is_permanent=False)
     except StorageError as error:
         yield Failed(str(error), is_permanent=False, is_disk_error=True)

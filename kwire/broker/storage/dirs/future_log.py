@@ -13,7 +13,7 @@ from struct import Struct
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.dirs.log_replacement import LogReplacement
-from kwire.broker.storage.disk import FileRegion
+from kwire.broker.storage.file_region import FileRegion
 from kwire.broker.storage.log.log import Log
 from kwire.wire.errors import ApiError, ErrorCode
 

@@ -7,10 +7,11 @@ same time share one flush of the disk's write cache, and one commit of the file 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.disk import ResourceShortage, StorageError
 from kwire.broker.storage.log.flush import FlushTicket
 from kwire.broker.storage.log.log import Log
 
@@ -32,30 +33,46 @@ def flush_each(
     `begin` and the tickets' `finish` run in this thread. A log without a ticket is skipped.
     """
     failed: list[tuple[Log, StorageError]] = []
-    synced: list[tuple[Log, Callable[[], None]]] = []
+    left = deque(logs)
 
-    def sync(log: Log, ticket: FlushTicket) -> None:
-        try:
-            ticket.work()
-        except StorageError as error:
-            failed.append((log, error))
-        else:
-            synced.append((log, ticket.finish))  # without the ticket, so that its files can be closed
-
-    def works() -> Iterator[Callable[[], None]]:
-        for log in logs:
+    def works(synced: list[tuple[Log, Callable[[], None]]]) -> Iterator[Callable[[], None]]:
+        while left:
             try:
-                ticket = begin(log)
+                ticket = begin(left[0])
+            except ResourceShortage:
+                return  # until the files of the tickets before are closed
+            except StorageError as error:
+                failed.append((left.popleft(), error))
+                continue
+            log = left.popleft()
+            if ticket is not None:
+                yield partial(_sync, log, ticket, synced, failed)
+
+    while left:
+        count = len(left)
+        synced: list[tuple[Log, Callable[[], None]]] = []
+        run_all(works(synced))
+        for log, finish in synced:
+            try:
+                finish()
             except StorageError as error:
                 failed.append((log, error))
-                continue
-            if ticket is not None:
-                yield partial(sync, log, ticket)
-
-    run_all(works())
-    for log, finish in synced:
-        try:
-            finish()
-        except StorageError as error:
-            failed.append((log, error))
+        if len(left) == count:
+            shortage = ResourceShortage("too few file descriptors: raise the limit (ulimit -n)")
+            failed += [(log, shortage) for log in left]
+            break
     yield from failed
+
+
+def _sync(
+    log: Log,
+    ticket: FlushTicket,
+    synced: list[tuple[Log, Callable[[], None]]],
+    failed: list[tuple[Log, StorageError]],
+) -> None:
+    try:
+        ticket.work()
+    except StorageError as error:
+        failed.append((log, error))
+    else:
+        synced.append((log, ticket.finish))  # without the ticket, so that its files can be closed

@@ -34,7 +34,7 @@ from kwire.broker.storage.dirs.log_dir import (
 from kwire.broker.storage.dirs.log_replacement import LogReplacement, ReplacedLog
 from kwire.broker.storage.dirs.meta_properties import StartRefused
 from kwire.broker.storage.dirs.pending_logs import PendingLogs
-from kwire.broker.storage.disk import Disk, StorageError, failure_in, join
+from kwire.broker.storage.disk import Disk, ResourceShortage, StorageError, failure_in, join
 from kwire.broker.storage.log.delayed_deletion import DelayedDeletion
 from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.log_config import LogConfig
@@ -112,7 +112,7 @@ class LogManager(BrokerLogs):
         for directory in self._directories:
             try:
                 directory.open()
-            except DirectoryInUse:
+            except (DirectoryInUse, ResourceShortage):
                 self._release()
                 raise
             except StorageError as error:
@@ -127,8 +127,12 @@ class LogManager(BrokerLogs):
         for directory in self._directories:
             if not directory.offline:
                 try:
-                    directory.read_properties()
-                    directory.consume_clean_shutdown()
+                    with self._disk.reserved():
+                        directory.read_properties()
+                        directory.consume_clean_shutdown()
+                except ResourceShortage:
+                    self._release()
+                    raise
                 except StorageError as error:
                     self.handle_log_dir_failure(directory, error)
         self._check_any_online()
@@ -139,7 +143,10 @@ class LogManager(BrokerLogs):
             if directory.offline:
                 continue
             try:
-                self._open_directory(directory, now_ms)
+                with self._disk.reserved():
+                    self._open_directory(directory, now_ms)
+            except ResourceShortage:
+                raise
             except StorageError as error:
                 self.handle_log_dir_failure(directory, error)
         self._check_any_online()
@@ -301,9 +308,20 @@ class LogManager(BrokerLogs):
         while True:
             directory = wanted or self._next_directory()
             try:
-                return self._load(
-                    directory, topic, partition, config=config, clean=True, topic_id=topic_id, now_ms=now_ms
-                )
+                with self._disk.reserved():
+                    return self._load(
+                        directory,
+                        topic,
+                        partition,
+                        config=config,
+                        clean=True,
+                        topic_id=topic_id,
+                        now_ms=now_ms,
+                    )
+            except ResourceShortage:
+                if wanted is not None:
+                    self._preferences[topic_partition] = wanted
+                raise
             except StorageError as error:
                 self.handle_log_dir_failure(directory, error)
                 if wanted is not None:
@@ -482,7 +500,11 @@ class LogManager(BrokerLogs):
             self.handle_log_dir_failure(directory, error)
 
     def handle_log_dir_failure(self, directory: LogDirectory, error: StorageError) -> None:
+        """Take a directory and its logs offline, unless the process was only short of descriptors."""
         if directory.offline:
+            return
+        if isinstance(error, ResourceShortage):
+            self._logger.error("Log directory %s stays online: %s", directory.path, error)
             return
         self._logger.error(
             "Log directory %s has failed, its logs are offline until the disk is repaired and the broker "
@@ -557,15 +579,15 @@ class LogManager(BrokerLogs):
         complete = True
         for begin in (Log.begin_partition_metadata_flush, Log.begin_close):
             for log, error in flush_each(logs, begin, run_all):
-                if not complete and directory.offline:
-                    continue  # the first failure has taken all other logs of the directory offline
+                if not complete and (directory.offline or isinstance(error, ResourceShortage)):
+                    continue  # the first failure is that of all other logs of the directory
                 complete = False
                 self._logger.error(
                     "Cannot close the log of %s, so log directory %s gets no clean shutdown marker, and "
                     "the next start runs log recovery: %s",
                     *(log.name, directory.path, error),
                 )
-                if log.failure is None:
+                if log.failure is None and not isinstance(error, ResourceShortage):
                     self.handle_log_failure(log, error)
         return complete
 

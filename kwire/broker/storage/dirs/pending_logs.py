@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from itertools import islice
 
 from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.dirs.log_replacement import LogReplacement
-from kwire.broker.storage.disk import StorageError, failure_in
+from kwire.broker.storage.disk import SHORTAGE_RETRY_MS, ResourceShortage, StorageError, failure_in
 from kwire.broker.storage.log.flush import FlushTicket
 from kwire.broker.storage.log.log import Log
 from kwire.host.host import Host
@@ -148,11 +147,20 @@ class PendingLogs:
 
     def _sync(self, host: Host, logs: list[Log], then: Callable[[Host], None]) -> None:
         tickets: list[tuple[Log, FlushTicket]] = []
-        for log in logs:
-            with suppress(StorageError):  # the error has already taken the log offline
+        later: list[Log] = []
+        for number, log in enumerate(logs):
+            try:
                 ticket = log.begin_partition_metadata_flush()
-                if ticket is not None:
-                    tickets.append((log, ticket))
+            except ResourceShortage:
+                logs, later = logs[:number], logs[number:]
+                break
+            except StorageError:
+                continue  # the error has already taken the log offline
+            if ticket is not None:
+                tickets.append((log, ticket))
+        if later and not logs:
+            host.schedule(SHORTAGE_RETRY_MS, lambda: self._sync(host, later, then))
+            return
 
         def work() -> list[StorageError | None]:
             return [_failure(ticket.work) for _, ticket in tickets]
@@ -168,7 +176,10 @@ class PendingLogs:
             for log in logs:
                 self._new.pop(log, None)
                 self._notify(log)
-            then(host)
+            if later:
+                self._sync(host, later, then)
+            else:
+                then(host)
 
         host.run_in_worker(work, done)
 

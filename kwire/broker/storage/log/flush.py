@@ -13,7 +13,7 @@ from kwire.broker.storage.checkpoints import (
     TEMPORARY_PARTITION_METADATA,
     rename_partition_metadata,
 )
-from kwire.broker.storage.disk import Disk, DiskFile, join
+from kwire.broker.storage.disk import Disk, DiskFile, ResourceShortage, join
 from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.producer_state import ProducerStateManager
@@ -49,6 +49,7 @@ class FlushTicket:
         """Sync the files and directories. May run in any thread. Raises StorageError."""
         for file in self._files:
             file.sync()
+        self._files = ()  # the sync of a directory may wait until files can be closed
         for directory in self._directories:
             self._disk.sync_directory(directory)
 
@@ -204,32 +205,32 @@ class Durability:
         epochs, active = self._epochs, self._segments.active
         end_offset = self._segments.end_offset
         is_written = end_offset > self.recovery_point
-        files: list[DiskFile] = []
+        paths: list[str] = []
         directories: list[str] = []
         snapshots = self._producers.unsynced_snapshots if is_written or closes else {}
         if is_written or closes:
             for segment in self._segments.unsynced_from(self.recovery_point):
                 if is_written or segment.was_trimmed:
-                    files.append(segment.file)
+                    paths.append(segment.log_path)
                 if is_written and segment is not active:
-                    files += segment.index_files()
+                    paths += segment.index_paths()
                 elif closes:
-                    files += segment.unsynced_index_files()
-            files += [self._disk.open(self._producers.snapshot_path(offset)) for offset in snapshots]
+                    paths += segment.unsynced_index_paths()
+            paths += [self._producers.snapshot_path(offset) for offset in snapshots]
         if closes:
             # After a clean shutdown, the next start trusts all indexes.
-            files += [
-                file
+            paths += [
+                path
                 for one in self._segments
                 if one.indexes_were_rebuilt
-                for file in one.unsynced_index_files()
+                for path in one.unsynced_index_paths()
             ]
         if self._tail_needs_sync and not is_written:
-            files.append(active.file)
+            paths.append(active.log_path)
         if epochs.needs_sync:
-            files.append(self._disk.open(epochs.path))
+            paths.append(epochs.path)
         if self._metadata_needs_sync:
-            files.append(self._disk.open(join(self._directory, PARTITION_METADATA)))
+            paths.append(join(self._directory, PARTITION_METADATA))
         if self._is_new and not closes:
             directories.append(self._directory.rpartition("/")[0])
         if epochs.needs_sync or snapshots or self._is_new or active.base_offset != self._synced_base:
@@ -249,4 +250,18 @@ class Durability:
             if renames == self._renames:
                 self._synced_base = max(self._synced_base, synced_base)
 
-        return FlushTicket(self._disk, files, directories, end_offset, finish)
+        return FlushTicket(self._disk, self._open_all(paths), directories, end_offset, finish)
+
+    def _open_all(self, paths: Sequence[str]) -> list[DiskFile]:
+        """Open files to be synced. If there are too few descriptors, sync them one after another, now."""
+        files: list[DiskFile] = []
+        for path in dict.fromkeys(paths):
+            try:
+                file = self._disk.open(path)
+            except ResourceShortage:
+                for one in files:
+                    one.sync()
+                files.clear()
+                file = self._disk.open(path)
+            files.append(file)
+        return files

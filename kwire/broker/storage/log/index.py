@@ -14,10 +14,11 @@ open descriptor and no memory mapping.
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from operator import itemgetter
 from struct import Struct
 
-from kwire.broker.storage.disk import Disk, StorageError
+from kwire.broker.storage.disk import Disk, ResourceShortage, StorageError
 from kwire.wire.batch import NO_TIMESTAMP
 
 OFFSET_ENTRY = Struct(">ii")
@@ -161,7 +162,9 @@ class _Index:
         self._last = (key, value)
         self._tail.append(self._last)
         if len(self._tail) >= _TAIL_ENTRIES:
-            self.write_tail()
+            # After a shortage, the entries stay in memory until the next append.
+            with suppress(ResourceShortage):
+                self.write_tail()
 
     def entry(self, number: int) -> tuple[int, int]:
         """Return the entry with this number as stored, with a relative offset."""

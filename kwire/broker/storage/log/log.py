@@ -8,16 +8,16 @@ As in Kafka, a batch may be acknowledged when it is in the page cache. `begin_fl
 `needs_flush` reports when this is due. Log recovery after a crash starts at the recovery point, because all
 batches before it were synced.
 
-A StorageError takes the log offline until the next log recovery.
+A StorageError takes the log offline until the next log recovery. A ResourceShortage does not, because the
+disk has not failed: it is raised before anything is changed, and the caller may try again.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
-from kwire.broker.storage.disk import Disk, StorageError
+from kwire.broker.storage.disk import Disk, DiskFile, ResourceShortage, StorageError
 from kwire.broker.storage.log.delayed_deletion import DelayedDeletion
 from kwire.broker.storage.log.flush import Durability, FlushTicket
 from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
@@ -164,6 +164,8 @@ class Log(ReadableLog):
             if self._batch_at_start is None:
                 try:
                     self._batch_at_start = self._segments.batch_base_offset(self.log_start_offset)
+                except ResourceShortage:
+                    return min(self.log_start_offset, self._high_watermark)
                 except (StorageError, InvalidBatch):
                     self._batch_at_start = self.log_start_offset
             stable = self._batch_at_start
@@ -250,7 +252,7 @@ class Log(ReadableLog):
         """Roll the active segment if it is due; return the active segment. Raises KAFKA_STORAGE_ERROR."""
         self._now_ms = now_ms
         segment = self._segments.active
-        try:
+        with self._rejecting():
             if segment.should_roll(
                 self.config,
                 incoming.size_bytes,
@@ -259,24 +261,19 @@ class Log(ReadableLog):
                 self.staged.size_bytes,
                 now_ms,
             ):
-                segment = self._roll(now_ms, incoming.first_offset)
-        except StorageError as error:
-            self._fail(error)
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+                with self._disk.reserved():
+                    segment = self._roll(now_ms, incoming.first_offset)
         return segment
 
     def _stage(self, incoming: IncomingBatches, segment: LogSegment) -> None:
         assert not self._durability.awaits_sync, f"{self.name} was truncated and has to be flushed first"
         epochs, producers = self._epochs, self.producers
-        try:
-            for epoch, start_offset in incoming.epochs:
-                if epoch != epochs.latest:
-                    epochs.begin(epoch, start_offset)
-            if epochs.needs_save:
+        for epoch, start_offset in incoming.epochs:
+            if epoch != epochs.latest:
+                epochs.begin(epoch, start_offset)
+        if epochs.needs_save:
+            with self._rejecting(), self._disk.reserved():
                 epochs.save()
-        except StorageError as error:
-            self._fail(error)
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         for position, header in incoming.from_producers:
             if header.is_control:
                 producers.update_from_marker(header, incoming.data, position)
@@ -289,27 +286,48 @@ class Log(ReadableLog):
         self.log_end_offset = incoming.last_offset + 1
 
     def commit(self) -> None:
-        """Write all staged batches with one call. Raises StorageError after the log has gone offline."""
+        """Write all staged batches with one call. Raises StorageError after the log has gone offline.
+
+        After a ResourceShortage the log is online, and the batches are still staged.
+        """
         if self.failure is not None:
             raise self.failure
         if not self.staged:
             return
         segment = self._segments.active
-        self._segments.remember_write_position()
+        if self.producers.has_aborted_txns:
+            with self._failing():
+                self._write_staged(segment, segment.file)
+                segment.add_aborted(self.producers.take_aborted_txns())
+        else:
+            file = self._open_for_write(segment)
+            try:
+                self._write_staged(segment, file)
+            except ResourceShortage:
+                raise
+            except StorageError as error:
+                self._fail(error)
+                raise
+        self._segments.end_offset = self.log_end_offset
+
+    def _open_for_write(self, segment: LogSegment) -> DiskFile:
         try:
-            self.staged.write_to(segment)
-            aborted = self.producers.take_aborted_txns()
-            if aborted:
-                segment.add_aborted(aborted)
+            return segment.file
+        except ResourceShortage:
+            with self._failing(is_repeatable=True):
+                return segment.file
         except StorageError as error:
             self._fail(error)
             raise
-        self._segments.end_offset = self.log_end_offset
+
+    def _write_staged(self, segment: LogSegment, file: DiskFile) -> None:
+        self._segments.remember_write_position()
+        self.staged.write_to(segment, file)
 
     def roll(self, now_ms: int) -> None:
         """Write all staged batches and roll the active segment, unless it is empty. Raises StorageError."""
         self.commit()
-        with self._failing():
+        with self._failing(is_repeatable=True):
             self._roll(now_ms, self.log_end_offset)
 
     def _roll(self, now_ms: int, base_offset: int) -> LogSegment:
@@ -373,8 +391,8 @@ class Log(ReadableLog):
 
     def snapshot_producers(self) -> None:
         """Write a producer state snapshot at the log end offset, or replace it. Raises StorageError."""
-        self.producers.forget_snapshot(self.producers.end_offset)
-        with self._failing():
+        with self._failing(is_repeatable=True):
+            self.producers.forget_snapshot(self.producers.end_offset)
             self.producers.take_snapshot()
 
     def begin_replacement(self) -> FlushTicket:
@@ -382,7 +400,7 @@ class Log(ReadableLog):
 
         The replacement ends with the ticket's `finish`. Raises StorageError.
         """
-        with self._failing():
+        with self._failing(is_repeatable=True):
             return self._durability.begin_replacement()
 
     def update_directory(self, directory: str) -> None:
@@ -401,7 +419,7 @@ class Log(ReadableLog):
         """
         if self.failure is not None or not self._durability.lacks_partition_metadata:
             return None
-        with self._failing():
+        with self._failing(is_repeatable=True):
             return self._durability.begin_partition_metadata_flush()
 
     def begin_flush(self) -> FlushTicket:
@@ -410,14 +428,14 @@ class Log(ReadableLog):
         Run its `work` in any thread, then its `finish` on the event loop. If `work` raises StorageError, call
         `fail` instead of `finish`.
         """
-        with self._failing():
+        with self._failing(is_repeatable=True):
             return self._durability.begin_flush()
 
     def flush(self) -> None:
         """Make all written batches durable before returning. Raises StorageError."""
         if self.failure is not None:
             raise self.failure
-        with self._failing():
+        with self._failing(is_repeatable=True):
             self._durability.flush_partition_metadata()
             ticket = self.begin_flush()
             ticket.work()
@@ -486,11 +504,8 @@ class Log(ReadableLog):
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"Offset {offset} is beyond the high watermark {self.high_watermark}.",
             )
-        try:
+        with self._rejecting(), self._failing():
             self._increment_log_start_offset(offset)
-        except StorageError as error:
-            self._fail(error)
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def _increment_log_start_offset(self, offset: int) -> None:
         if offset <= self.log_start_offset:
@@ -554,7 +569,7 @@ class Log(ReadableLog):
         Raises StorageError.
         """
         self.commit()
-        with self._failing():
+        with self._failing(is_repeatable=True):
             self.producers.take_snapshot()
             return self._durability.begin_close()
 
@@ -574,15 +589,6 @@ class Log(ReadableLog):
             self.failure = error
             self.staged.clear()
             self.log_end_offset = self.written_end_offset
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Take the log offline and call `on_failure` if the block raises StorageError."""
-        try:
-            yield
-        except StorageError as error:
-            self._fail(error)
-            raise
 
     def _fail(self, error: StorageError) -> None:
         if self.failure is None:

@@ -304,6 +304,11 @@ class ProducerStateManager:
         state.last_timestamp = marker.timestamp
         return completed
 
+    @property
+    def has_aborted_txns(self) -> bool:
+        """Whether `take_aborted_txns` would return a transaction."""
+        return bool(self._aborted)
+
     def take_aborted_txns(self) -> list[AbortedTxn]:
         """Return the transactions whose abort markers were applied since the last call of this method."""
         aborted, self._aborted = self._aborted, []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
-from kwire.broker.storage.disk import FileRegion, StorageError
+from kwire.broker.storage.disk import Disk, ResourceShortage, StorageError
+from kwire.broker.storage.file_region import CopiedRegion, FileRegion
 from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
 from kwire.broker.storage.log.scan import InvalidBatch
 from kwire.broker.storage.log.segment import LogSegment, TimestampOffset
@@ -16,6 +18,8 @@ from kwire.wire.batch import CorruptBatch
 from kwire.wire.errors import ApiError, ErrorCode
 
 _Found = TypeVar("_Found")
+MAX_COPIED_BYTES = 1 << 20
+"""The largest region that is copied, unless its first batch is larger."""
 
 
 class ReadableLog:
@@ -27,6 +31,7 @@ class ReadableLog:
 
     __slots__ = ()
 
+    _disk: Disk
     _epochs: LeaderEpochFileCache
     _segments: LogSegments
     failure: StorageError | None
@@ -62,8 +67,21 @@ class ReadableLog:
             )
         try:
             return self._segments.region(offset, up_to_offset, max_bytes, at_least_one=at_least_one)
+        except ResourceShortage:
+            max_bytes = min(max_bytes, MAX_COPIED_BYTES)
+            return self._look_up(
+                lambda: self._copied_region(offset, up_to_offset, max_bytes, at_least_one=at_least_one)
+            )
         except (StorageError, InvalidBatch) as error:
             raise self._read_error(error) from error
+
+    def _copied_region(
+        self, offset: int, up_to_offset: int, max_bytes: int, *, at_least_one: bool
+    ) -> FileRegion:
+        """Read a region at once, with a spare descriptor, which a region in a send queue would keep."""
+        with self._disk.reserved():
+            region = self._segments.region(offset, up_to_offset, max_bytes, at_least_one=at_least_one)
+            return CopiedRegion(region) if region.size_bytes else region
 
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTxn]:
         """Return the aborted transactions that a read_committed consumer has to skip in a region.
@@ -139,13 +157,46 @@ class ReadableLog:
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         try:
-            return find()
+            try:
+                return find()
+            except ResourceShortage:
+                with self._disk.reserved():
+                    return find()
         except (StorageError, InvalidBatch, CorruptBatch) as error:
             raise self._read_error(error) from error
+
+    @contextmanager
+    def _failing(self, *, is_repeatable: bool = False) -> Iterator[None]:
+        """Take the log offline and call `on_failure` if the block raises StorageError.
+
+        The block runs only if the disk has descriptors for it: otherwise ResourceShortage is raised, and the
+        log stays online. If the block `is_repeatable`, a shortage in the middle has the same effect.
+        """
+        with self._disk.reserved():
+            try:
+                yield
+            except StorageError as error:
+                if not (is_repeatable and isinstance(error, ResourceShortage)):
+                    self._fail(error)
+                raise
+
+    @contextmanager
+    def _rejecting(self) -> Iterator[None]:
+        """Turn a StorageError into ApiError KAFKA_STORAGE_ERROR, which clients retry.
+
+        The log goes offline unless the error is a ResourceShortage.
+        """
+        try:
+            yield
+        except StorageError as error:
+            if not isinstance(error, ResourceShortage):
+                self._fail(error)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def _read_error(self, error: Exception) -> ApiError:
         """Return the error of a failed read. A disk error takes the log offline; a corrupt batch does not."""
         if isinstance(error, StorageError):
-            self._fail(error)
+            if not isinstance(error, ResourceShortage):
+                self._fail(error)
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.name} is damaged: {error}")

@@ -188,19 +188,26 @@ class LogSegment:
         self._aborted = []
         self.add_aborted(entries)
 
-    def index_files(self) -> list[DiskFile]:
-        """Return all existing index files, including the transaction index. Raises StorageError."""
-        files = [self._disk.open(self.index.path), self._disk.open(self.time_index.path)]
-        if self.aborted():
-            files.append(self._disk.open(self._transaction_index_path))
-        return files
+    def index_paths(self) -> list[str]:
+        """Return the paths of all existing index files, including the transaction index.
 
-    def unsynced_index_files(self) -> list[DiskFile]:
-        """Return the index files that were changed since they were loaded. Raises StorageError."""
+        Raises StorageError.
+        """
+        paths = [self.index.path, self.time_index.path]
+        if self.aborted():
+            paths.append(self._transaction_index_path)
+        return paths
+
+    def index_files(self) -> list[DiskFile]:
+        """Open all existing index files. Raises StorageError."""
+        return [self._disk.open(path) for path in self.index_paths()]
+
+    def unsynced_index_paths(self) -> list[str]:
+        """Return the paths of the index files that were changed since they were loaded."""
         paths = [index.path for index in (self.index, self.time_index) if index.needs_sync]
         if self.transaction_index_needs_sync and self._disk.exists(self._transaction_index_path):
             paths.append(self._transaction_index_path)
-        return [self._disk.open(path) for path in paths]
+        return paths
 
     # --- appending
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from kwire.broker.storage.disk import DiskFile, FileRegion, StorageError
+from kwire.broker.storage.disk import DiskFile
+from kwire.broker.storage.file_region import NO_FILE, FileRegion
 from kwire.broker.storage.log.segment import LogSegment, TimestampOffset
 from kwire.broker.storage.log.transaction_index import AbortedTxn, collect_aborted_txns
 
@@ -19,30 +20,8 @@ _LENGTH_FIELD_POSITION = 8
 _BYTES_BEFORE_LENGTH_COUNTS = 12
 
 
-class _NoFile:
-    """The file of an empty region."""
-
-    def fileno(self) -> int:
-        raise OSError("an empty region has no file")
-
-    def size(self) -> int:
-        return 0
-
-    def read_at(self, position: int, size: int) -> bytes:
-        return b""
-
-    def write_at(self, position: int, buffers: object) -> None:
-        raise StorageError("an empty region has no file")
-
-    def truncate(self, size: int) -> None:
-        raise StorageError("an empty region has no file")
-
-    def sync(self) -> None:
-        return
-
-
-EMPTY = FileRegion(_NoFile(), 0, 0)
-INCOMPLETE = FileRegion(_NoFile(), 0, 0)
+EMPTY = FileRegion(NO_FILE, 0, 0)
+INCOMPLETE = FileRegion(NO_FILE, 0, 0)
 """The region that a read returns instead of a batch that exceeds the size limit."""
 
 

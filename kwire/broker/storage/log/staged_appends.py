@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.disk import DiskFile, ResourceShortage, StorageError
 from kwire.broker.storage.log.segment import LogSegment
 from kwire.broker.storage.log.validator import ValidatedBatch
 from kwire.wire.batch import BatchHeader, CorruptBatch, batches, crc_is_valid, stamp
@@ -62,16 +62,20 @@ class StagedAppends:
         self._incoming = []
         self.size_bytes = 0
 
-    def write_to(self, segment: LogSegment) -> None:
-        """Write all staged appends to the segment with one call; none of them if it raises StorageError."""
+    def write_to(self, segment: LogSegment, file: DiskFile) -> None:
+        """Write all staged appends to the file of a segment with one call; none if it raises StorageError.
+
+        After a ResourceShortage, the appends are still staged.
+        """
         incoming = self._incoming
-        self.clear()
-        file = segment.file
         try:
             file.write_at(segment.size_bytes, [one.data for one in incoming])
-        except StorageError:
+        except StorageError as error:
+            if not isinstance(error, ResourceShortage):
+                self.clear()
             file.truncate(segment.size_bytes)
             raise
+        self.clear()
         for one in incoming:
             if one.parts is None:
                 segment.update_after_append(

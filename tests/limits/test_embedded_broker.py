@@ -1,0 +1,103 @@
+"""An embedded broker in a test process that has no free file descriptor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kwire.testing import Broker
+from kwire.testing.embedded_broker import EmbeddedBroker
+from kwire.wire.errors import ErrorCode
+from tests.broker.storage.descriptor_limit import no_free_descriptors, open_file_limit
+from tests.limits.client import RETRIABLE, Client
+
+PARTITIONS = 100
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with open_file_limit(500), Broker() as running:
+        yield running
+
+
+def connect(broker: Broker) -> Client:
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    return Client((host, int(port)))
+
+
+def assert_all_directories_are_online(broker: Broker) -> None:
+    embedded = broker._embedded
+    assert isinstance(embedded, EmbeddedBroker)
+    running = embedded.running
+    assert running.broker is not None
+    assert not running.broker.log_manager.any_offline
+    assert not any(partition.log.failure for partition in running.broker.replica_manager.all())
+
+
+def test_broker_serves_its_clients_without_a_free_descriptor(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connect(broker) as client:
+        client.create_topic(PARTITIONS)
+        with no_free_descriptors():
+            for index in range(PARTITIONS):
+                assert client.produce(index, b"v%d" % index) == ErrorCode.NONE
+            fetched = client.fetch(range(PARTITIONS))
+            assert all(code == ErrorCode.NONE and size for code, size in fetched.values())
+            assert len(fetched) == PARTITIONS
+        assert_all_directories_are_online(broker)
+        assert all(client.produce(index, b"after") == ErrorCode.NONE for index in range(PARTITIONS))
+    warnings = [record.getMessage() for record in caplog.records if "ulimit -n" in record.getMessage()]
+    assert len(warnings) == 1
+
+
+def test_requests_wait_or_get_retriable_errors_while_another_thread_takes_every_descriptor(
+    broker: Broker,
+) -> None:
+    with connect(broker) as client:
+        client.create_topic(PARTITIONS)
+        codes = set()
+        with no_free_descriptors() as hog, hog.taking_turns():
+            for _ in range(3):
+                for index in range(PARTITIONS):
+                    codes.add(client.produce(index, b"v"))
+                codes |= {code for code, _ in client.fetch(range(PARTITIONS)).values()}
+        assert codes <= {ErrorCode.NONE, *RETRIABLE}
+        assert_all_directories_are_online(broker)
+        assert all(client.produce(index, b"after") == ErrorCode.NONE for index in range(PARTITIONS))
+        fetched = client.fetch(range(PARTITIONS))
+        assert all(code == ErrorCode.NONE and size for code, size in fetched.values())
+
+
+def test_connection_waits_until_the_broker_has_a_descriptor_for_it(broker: Broker) -> None:
+    with no_free_descriptors() as hog:
+        hog.free(1)
+        with connect(broker) as client:
+            hog.free(20)
+            client.create_topic(1)
+            assert client.produce(0, b"v") == ErrorCode.NONE
+    assert_all_directories_are_online(broker)
+
+
+def test_topic_is_created_without_a_free_descriptor(broker: Broker) -> None:
+    with connect(broker) as client:
+        client.await_acceptance()
+        with no_free_descriptors():
+            client.create_topic(PARTITIONS)
+            for index in range(PARTITIONS):
+                client.produce_with_retries(index, b"v")
+    assert_all_directories_are_online(broker)
+
+
+def test_broker_stops_cleanly_without_a_free_descriptor() -> None:
+    with open_file_limit(500):
+        broker = Broker()
+        broker.start()
+        client = connect(broker)
+        client.create_topic(PARTITIONS)
+        for index in range(PARTITIONS):
+            assert client.produce(index, b"v") == ErrorCode.NONE
+        with no_free_descriptors():
+            broker.stop()
+        client.close()
