@@ -14,7 +14,6 @@ idle; Kafka always appends them.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, assert_never, cast
 
@@ -29,6 +28,7 @@ from kwire.broker.raft.download import Download
 from kwire.broker.raft.leading import Description
 from kwire.broker.raft.machine import Machine
 from kwire.broker.raft.metadata_log import MetadataLog
+from kwire.broker.raft.output_queue import OutputQueue
 from kwire.broker.raft.quorum_state import ElectionFile
 from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.terms import Terms
@@ -84,12 +84,7 @@ class Quorum:
         self._listener = ""
         self._is_settled = True
         """Whether records are committed only after a sync. False while the only voter starts."""
-        self._outputs: deque[out.Output] = deque()
-        self._is_held = False
-        """Whether outputs wait until quorum-state is durable."""
-        self._holding: list[Callable[[], None]] = []
-        """Responses that wait until quorum-state is durable."""
-        self._is_at_work = False
+        self._outputs = OutputQueue(self._do_one)
         self._decisions: Decisions
         self._writes: Writes
         self._download: Download
@@ -312,7 +307,7 @@ class Quorum:
         if machine.due_ms is not None and machine.due_ms <= now_ms:
             self._do(machine.tick(now_ms))
             machine = self._machine
-        if not self._outputs and not self._is_held:
+        if self._outputs.is_idle:
             # Without an output, the leader becomes unknown while this node requests pre-votes.
             self._tell()
         if machine is not None and machine.is_voter is not self._told_to_vote:
@@ -338,42 +333,29 @@ class Quorum:
                 # The controller must stop deciding at once, even if other outputs wait.
                 self._unlead(ApiError(output.reason))
             else:
-                self._outputs.append(output)
-        if self._is_at_work:
-            return
-        self._is_at_work = True
+                self._outputs.add(output)
         try:
-            while self._outputs and not self._is_held and self._machine is not None:
-                self._do_next(self._machine)
+            self._outputs.run(self.log.disk)
         except ResourceShortage:
             if not self._is_settled:
                 raise
-            self._is_held = True
+            self._outputs.is_held = True
             self._host.internode_clock.schedule(SHORTAGE_RETRY_MS, self._release)
         except (CorruptMetadata, StorageError, ApiError) as error:
             if not self._is_settled:
                 raise
             self._fail(f"the metadata log failed: {error}")
-        finally:
-            self._is_at_work = False
-
-    def _do_next(self, machine: Machine) -> None:
-        """Execute one output. Without descriptors for all of it, raise ResourceShortage and do nothing."""
-        with self.log.disk.reserved():
-            try:
-                self._do_one(self._outputs.popleft(), machine)
-            except ResourceShortage as error:
-                raise StorageError(str(error)) from error
 
     def _release(self) -> None:
         """Execute outputs and send responses that had to wait."""
-        self._is_held = False
+        self._outputs.is_held = False
         self._after(())
-        while self._holding and not self._is_held and self._machine is not None:
-            self._holding.pop(0)()
+        self._outputs.call_released()
 
-    def _do_one(self, output: out.Output, machine: Machine) -> None:
-        log, now_ms = self.log, self._host.internode_clock.monotonic_ms()
+    def _do_one(self, output: out.Output) -> None:
+        log, machine, now_ms = self.log, self._machine, self._host.internode_clock.monotonic_ms()
+        if machine is None:
+            return  # an earlier output has failed, and this node has left the quorum
         match output:
             case out.Send():
                 self._send(output)
@@ -457,8 +439,7 @@ class Quorum:
         if not remember.is_promise:
             self._election_file.remember(remember.state)
             return
-
-        self._is_held = True
+        self._outputs.is_held = True
         self._election_file.remember(remember.state, self._release)
 
     def _fail(self, reason: str) -> None:
@@ -488,9 +469,7 @@ class Quorum:
 
         An epoch or a leadership must be durable before another node sees it, because a crash would undo it.
         """
-        if self._is_held:
-            self._holding.append(callback)
-        return not self._is_held
+        return self._outputs.when_released(callback)
 
     def describe(self) -> Description | None:
         """Return the state of the quorum, or None if this node is not the leader."""
