@@ -24,6 +24,7 @@ from kwire.broker.net.running_node import RunningNode
 from kwire.broker.observe.flight_recorder import FlightRecorder
 from kwire.broker.observe.open_files import watch_open_files
 from kwire.broker.observe.systemd import READY, STOPPING, SystemdNotifier
+from kwire.broker.storage.disk import is_shortage
 from kwire.cli.broker_settings import READY_FD
 from kwire.cli.shared.standard_streams import discard_output
 from kwire.wire.record_scan import IMPLEMENTATION
@@ -112,7 +113,7 @@ class Service:
         self._systemd.notify(READY, f"STATUS=serves on {running.bootstrap}")
         self._print_start_message(running)
         self._notify_parent()
-        running.loop.schedule(LATE_IMPORT_MS, _import_groups)
+        running.loop.schedule(LATE_IMPORT_MS, lambda: _import_groups(running))
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
@@ -144,9 +145,15 @@ class Service:
             discard_output()
 
 
-def _import_groups() -> None:
+def _import_groups(running: RunningNode) -> None:
     """Import the group coordinator, before an upgrade replaces its files."""
-    import kwire.coordinator.groups.state_machine  # noqa: F401
+    try:
+        with running.node.quorum.log.disk.lent():
+            import kwire.coordinator.groups.state_machine  # noqa: F401
+    except OSError as error:
+        if not is_shortage(error):
+            raise
+        running.loop.schedule(LATE_IMPORT_MS, lambda: _import_groups(running))
 
 
 class CrashRecorder:

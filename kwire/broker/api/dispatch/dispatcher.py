@@ -103,8 +103,8 @@ class Dispatcher:
                 raise WireError(
                     f"{header} is not served, only versions {served.min_version} to {served.max_version}"
                 )
-            from kwire.broker.api.cluster.api_versions import complete_unsupported
-
+            with self._node.quorum.log.disk.lent():
+                from kwire.broker.api.cluster.api_versions import complete_unsupported
             channel.fetches.complete_all()
             complete_unsupported(channel.open_slot(header, now_ms, len(frame)))
             return
