@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from kwire.broker.replication.replica_fetcher import FIRST_BACKOFF_MS
 from kwire.broker.replication.roles import Role
+from kwire.broker.storage.checkpoints import OffsetCheckpoints
 from kwire.broker.storage.disk import StorageError
 from kwire.host.host import PeerAddress
 from kwire.testing.virtual_host import WorkerTask
@@ -20,6 +23,7 @@ from kwire.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from kwire.wire.primitives import TopicPartition
 from tests.broker.replication.follower_harness import (
     BROKER_EPOCH,
     TOPIC_ID,
@@ -453,6 +457,44 @@ def test_follower_that_becomes_leader_writes_fetched_records_and_stops_fetching(
         {},
     )
     assert harness.log().leader_epochs[-1] == (5, 4)
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_truncation_below_the_recovery_point_is_checkpointed_before_the_next_append(leader: int) -> None:
+    """After a power loss, log recovery would not check unsynced records before the old recovery point."""
+    harness = harness_at(5)
+    harness.log().flush()
+    harness.logs.write_checkpoints()
+    work = harness.host.hold_work()
+    harness.fetch(data(diverging=(3, 4)))
+    if leader == 1:
+        harness.change(leader=1)
+    assert recovery_points(harness) == {("t", 0): 5}
+    while recovery_points(harness) != {("t", 0): 4}:
+        work.pop(0).deliver()
+        harness.host.run_pending()
+        assert harness.log().awaits_sync
+    run_workers(harness, work)
+    if leader == 2:
+        harness.respond_empty()
+        assert harness.fetch_positions == {0: (4, 4, 3)}
+    assert (harness.partition().role is Role.LEADER) == (leader == 1)
+    harness.disk.power_cut(random.Random(1))
+    assert recovery_points(harness) == {("t", 0): 4}
+
+
+def test_truncation_after_the_recovery_point_writes_no_checkpoint() -> None:
+    harness = harness_at(5)
+    harness.logs.write_checkpoints()
+    harness.fetch(data(diverging=(3, 4)))
+    assert not harness.log().awaits_sync
+    assert harness.log().recovery_point == 4
+    assert recovery_points(harness) == {("t", 0): 0}
+
+
+def recovery_points(harness: FollowerHarness) -> Mapping[TopicPartition, int]:
+    """Return the recovery points that the checkpoint file has."""
+    return OffsetCheckpoints.read(harness.disk, "/d").recovery_points
 
 
 def test_becoming_leader_waits_for_the_sync_of_a_truncation() -> None:

@@ -15,7 +15,16 @@ from functools import partial
 from typing import TypeVar
 
 from kwire.broker.storage.checkpoints import OffsetCheckpoints, encode_offsets
-from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, failure_in, join
+from kwire.broker.storage.disk import (
+    SHORTAGE_RETRY_MS,
+    TEMPORARY_SUFFIX,
+    Disk,
+    FileMissing,
+    ResourceShortage,
+    StorageError,
+    failure_in,
+    join,
+)
 from kwire.broker.storage.log.log import Log
 from kwire.host.host import Host
 from kwire.wire.primitives import TopicPartition
@@ -64,7 +73,7 @@ class CheckpointFiles:
         """Write the outdated files in workers, then call `then` on the event loop.
 
         If a write is in progress, the new write starts after its success; after a failure, `then` gets the
-        error.
+        error. A write that finds too few descriptors or too little memory is tried again.
         """
         if self._is_writing:
             self._waiting.append(then)
@@ -112,6 +121,10 @@ class CheckpointFiles:
         host.run_in_worker(work, written)
 
     def _end(self, host: Host, waiting: list[OnWritten], error: StorageError | None) -> None:
+        if isinstance(error, ResourceShortage):
+            self._is_writing = True
+            host.schedule(SHORTAGE_RETRY_MS, partial(self._start, host, waiting))
+            return
         self._is_writing = False
         again, self._waiting = self._waiting, []
         if error is not None:

@@ -92,7 +92,7 @@ class LogManager(BrokerLogs):
             for directory in self._directories
         }
         """Recovery points, log start offsets and high watermarks, by directory."""
-        self.pending_logs = PendingLogs(self.handle_log_failure, self._write_checkpoints)
+        self.pending_logs = PendingLogs(self.handle_log_failure, self._write_checkpoints, self.directory_of)
         self.high_watermarks: dict[TopicPartition, int] = {}
         """The high watermarks that the checkpoint files had when the broker started."""
         self._is_open = False  # whether the logs of partitions were opened

@@ -1,9 +1,13 @@
-"""Logs that log recovery would not find after a crash: new logs, and future logs that replace current logs.
+"""Logs that log recovery would not find or not check after a crash: new, truncated and replacing logs.
 
 A new log needs a durable `partition.metadata`. If an earlier topic had the same name, the offset checkpoints
 may still have the offsets of its log. These offsets must be removed first, because a start after a crash
 would apply them to the new log. New logs are processed in batches. If a request waits for a log, the log is
 processed at once, concurrently with the current batch.
+
+A truncated log may have a recovery point in the checkpoint file that is beyond its end. Log recovery would
+not check the records that are appended before this offset. So the checkpoint file is written before the next
+append, as in Kafka.
 
 A future log that replaces a current log (`LogReplacement`) is processed at once.
 """
@@ -36,13 +40,15 @@ class PendingLogs:
         self,
         on_failed: Callable[[Log, StorageError], None],
         checkpoint: Callable[[Host, Iterable[LogDirectory], Callback], None],
+        directory_of: Callable[[Log], LogDirectory],
     ) -> None:
-        """`checkpoint` writes the checkpoints of directories, then calls back, even after a failure."""
+        """`checkpoint` writes the checkpoints of directories, then calls back, even after a disk failure."""
         self._on_failed = on_failed
         self._checkpoint = checkpoint
+        self._directory_of = directory_of
         self._new: dict[Log, LogDirectory | None] = {}
-        """New logs, oldest first. The value is the directory whose checkpoints have an earlier log's
-        offsets."""
+        """New and truncated logs, oldest first. The value is the directory whose checkpoints have offsets of
+        an earlier log, or from before the truncation."""
         self._replacements: dict[Log, LogReplacement] = {}
         """Replacements in progress, and failed replacements whose old log still exists."""
         self._waiting: dict[Log, list[Callback]] = {}
@@ -108,8 +114,11 @@ class PendingLogs:
     def when_recoverable(self, log: Log, host: Host, callback: Callback) -> None:
         """Call `callback` after a log has become recoverable, has failed or was deleted.
 
-        A new log is processed at once. Must be called only for a log that is not recoverable yet.
+        A new or truncated log is processed at once. Must be called only for a log that is not recoverable
+        yet. If the log is truncated meanwhile, it may still not be recoverable.
         """
+        if log not in self._new and log not in self._replacements and log.failure is None:
+            self._new[log] = self._directory_of(log)  # the log was truncated
         waiting = self._waiting.setdefault(log, [])
         waiting.append(callback)
         if len(waiting) == 1:
@@ -128,17 +137,25 @@ class PendingLogs:
         self._flush_urgent(host)
 
     def _flush_logs(self, host: Host, logs: list[Log], then: Callable[[Host], None]) -> None:
-        """Make the `partition.metadata` of new logs durable. Concurrent calls may flush the same log."""
+        """Make checkpoints, then the `partition.metadata` of new logs durable.
+
+        Concurrent calls may flush the same log.
+        """
         checkpointed_in = list(
             dict.fromkeys(directory for log in logs if (directory := self._new[log]) is not None)
         )
         if not checkpointed_in:
             self._sync(host, logs, then)
             return
-        before = [log for log, directory in self._new.items() if directory in checkpointed_in]
+        before = {
+            log: log.recovery_point
+            for log, directory in self._new.items()
+            if directory is not None and directory in checkpointed_in
+        }
 
         def forgotten() -> None:
-            for log in before:
+            for log, recovery_point in before.items():
+                log.on_checkpointed(recovery_point)
                 if log in self._new:
                     self._new[log] = None
             self._sync(host, logs, then)

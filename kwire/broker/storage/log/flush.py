@@ -71,6 +71,7 @@ class Durability:
         "_synced_base",
         "_tail_needs_sync",
         "_truncations",
+        "awaits_checkpoint",
         "awaits_sync",
         "is_replacing",
         "lacks_partition_metadata",
@@ -120,6 +121,9 @@ class Durability:
         self._tail_needs_sync = tail_needs_sync
         self.awaits_sync = False
         """Whether the log was truncated and has to be flushed before the next append."""
+        self.awaits_checkpoint = False
+        """Whether the checkpoint file may have a recovery point from before a truncation. After a crash, log
+        recovery would not check new records before that offset."""
         self._renames = 0
         self._truncations = 0
 
@@ -137,7 +141,14 @@ class Durability:
         """Record that the log was truncated. A flush in progress will not advance the recovery point."""
         self._truncations += 1
         self._tail_needs_sync = self.awaits_sync = True
-        self.recovery_point = min(self.recovery_point, offset)
+        if offset < self.recovery_point:
+            self.recovery_point = offset
+            self.awaits_checkpoint = True
+
+    def on_checkpointed(self, recovery_point: int) -> None:
+        """Record that the checkpoint file has this recovery point, or an earlier one."""
+        if recovery_point <= self.recovery_point:
+            self.awaits_checkpoint = False
 
     def on_files_renamed(self) -> None:
         """Record that files of the log were renamed, so that the next flush syncs the log's directory."""

@@ -362,14 +362,18 @@ class Log(ReadableLog):
         """The offset up to which the log is durable."""
         return self._durability.recovery_point
 
+    def on_checkpointed(self, recovery_point: int) -> None:
+        """Record that the checkpoint file has this recovery point, or an earlier one."""
+        self._durability.on_checkpointed(recovery_point)
+
     def needs_flush(self, monotonic_ms: int) -> bool:
         """Return whether flush.messages, flush.ms or `has_unrecoverable_records` requires a flush."""
         return self._durability.is_due(self.config, monotonic_ms) or self.has_unrecoverable_records
 
     @property
     def is_recoverable(self) -> bool:
-        """Whether log recovery would find this log as the partition's log after a crash."""
-        return self._durability.is_recoverable
+        """Whether log recovery would find this log after a crash, and check all records that may be damaged."""
+        return self._durability.is_recoverable and not self._durability.awaits_checkpoint
 
     @property
     def has_unrecoverable_records(self) -> bool:
