@@ -2,6 +2,8 @@
 
 A process ends when it dies during an operation, or when the disk fails an operation, because a broker stops
 if its only log directory fails. The records of this operation were not acknowledged, so they may be lost.
+
+An operation that finds no free file descriptor fails, too, but has no effect on the log. The process goes on.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.disk import SHORTAGE_RETRY_MS, ResourceShortage, StorageError
 from kwire.testing.disk import MemoryDisk, ProcessDied
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import HEADER_BYTES, stamp
@@ -39,6 +41,8 @@ class History:
         self._steps = steps
         self._number = 0
         self._rng = rng = random.Random(f"kwire storage {seed}")
+        self._shortage_rng = random.Random(f"kwire storage shortages {seed}")
+        self._shortages_per_step = self._shortage_rng.choice((0, 0, 0.1))
         self._disk = MemoryDisk(random.Random(rng.getrandbits(64)), self._log_detail)
         self._partitions = [
             SimulatedPartition(topic, random_config(rng)) for topic in ("a", "b")[: rng.choice((1, 1, 2))]
@@ -116,7 +120,10 @@ class History:
         if rng.random() < 0.06:
             self._arm_disk_fault()
         ends_process = rng.random() < 0.05
+        self._end_or_arm_shortage()
         try:
+            for partition in self._partitions:
+                self._end_truncation(partition)
             if ends_process:
                 self._end_process()
                 return
@@ -129,7 +136,7 @@ class History:
             if isinstance(error, ApiError) and error.code != ErrorCode.KAFKA_STORAGE_ERROR:
                 raise
             self._log(f"failed: {error}")
-            if not self._storage.is_offline:
+            if not self._storage.is_offline and not _is_shortage(error):
                 raise Violation(f"an operation failed, but the directory is online: {error}") from error
         if self._storage.is_offline:
             self._log("the directory is offline: the broker shuts down")
@@ -148,6 +155,15 @@ class History:
             disk.fails_reading = rng.random() < 0.5
         else:
             disk.free_bytes = rng.randrange(1500)
+
+    def _end_or_arm_shortage(self) -> None:
+        """Let the process run out of file descriptors for some steps, after it has opened some files."""
+        rng, disk = self._shortage_rng, self._disk
+        if disk.shortage_after is None:
+            if rng.random() < self._shortages_per_step:
+                disk.shortage_after = rng.choice((0, rng.randrange(20)))
+        elif rng.random() < 0.5:
+            disk.shortage_after = None
 
     # --- crashes and restarts
 
@@ -168,7 +184,7 @@ class History:
             log = self._storage.log(partition)
             if log.log_start_offset <= log.segment_base_offsets[0]:
                 partition.expected.checkpointed_start = 0
-        before = disk.is_faulty
+        before = disk.is_faulty or disk.shortage_after is not None
         self._storage.shut_down()
         if not before:
             for partition in self._partitions:
@@ -413,15 +429,21 @@ class History:
 
     def _checkpoint(self, partition: SimulatedPartition) -> None:
         self._log("checkpoint")
+        self._before_checkpoint()
+        self._disk.shortage_after = None  # a worker waits for a descriptor
+        self._storage.manager.write_checkpoints()
+        if not self._storage.is_offline:
+            self._after_checkpoint()
+
+    def _before_checkpoint(self) -> None:
         for each in self._partitions:
             log = self._storage.log(each)
             if log.log_start_offset <= log.segment_base_offsets[0]:
                 # The log start offset is the base offset of the first segment. As in Kafka, deleted
                 # segments may exist again after a power loss. The last checkpoint may be lost, too.
                 each.expected.checkpointed_start = 0
-        self._storage.manager.write_checkpoints()
-        if self._storage.is_offline:
-            return
+
+    def _after_checkpoint(self) -> None:
         for each in self._partitions:
             log, expected = self._storage.log(each), each.expected
             expected.checkpointed_high_watermark = log.high_watermark
@@ -455,7 +477,7 @@ class History:
             self._log(f"{partition.topic}: delete records before offset {offset}")
 
     def _truncate(self, partition: SimulatedPartition) -> None:
-        """Truncate as a follower of a new leader, then write the recovery points, as Kafka does."""
+        """Truncate as a follower of a new leader."""
         log, expected = self._storage.log(partition), partition.expected
         if partition.config.compact or log.log_end_offset == log.log_start_offset:
             return
@@ -466,16 +488,35 @@ class History:
         expected.before_truncate(offset)
         if log.truncate_to(offset):
             expected.on_truncate(offset)
-            if log.awaits_sync:
-                self._flush(partition)
             for producer in partition.producers.values():
                 if producer.last is not None and producer.last[1] >= offset:
                     producer.epoch += 1
                     producer.next_sequence = 0
                     producer.last = None
-        self._checkpoint(partition)
+        self._end_truncation(partition)
         partition.leader_epoch += 1
         log.begin_leader_epoch(partition.leader_epoch)
+
+    def _end_truncation(self, partition: SimulatedPartition) -> None:
+        """Write the recovery points and sync the log, which a broker does between a truncation and an append.
+
+        If there is no free descriptor, raise ResourceShortage; the next step continues.
+        """
+        log = self._storage.log(partition)
+        if not log.awaits_sync:
+            return
+        if not log.is_recoverable:
+            self._before_checkpoint()
+            host = self._storage.host
+            self._storage.manager.pending_logs.when_recoverable(log, host, lambda: None)
+            host.advance(SHORTAGE_RETRY_MS)
+            if self._storage.is_offline:
+                return
+            if not log.is_recoverable:
+                raise ResourceShortage("the recovery points are not written")
+            self._after_checkpoint()
+            self._log(f"{partition.topic}: the recovery point {log.recovery_point} is written")
+        self._flush(partition)
 
     def _batch_starts(self, partition: SimulatedPartition) -> list[int]:
         with self._disk.without_faults():
@@ -524,3 +565,8 @@ def _describe_config(partition: SimulatedPartition) -> str:
         f"retention.ms {config.retention_ms}, flush.messages {config.flush_messages}"
         f"{', preallocated' if config.preallocate else ''}"
     )
+
+
+def _is_shortage(error: StorageError | ApiError) -> bool:
+    """Return whether an operation failed because the process has no free file descriptor."""
+    return isinstance(error, ResourceShortage) or isinstance(error.__cause__, ResourceShortage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import kwire.broker.storage.log.recovery as recovery
@@ -66,6 +67,14 @@ def _truncation_keeps_the_recovery_point(replace: SetAttribute) -> None:
     replace(Durability, "on_truncated", _do_nothing)
 
 
+def _truncation_writes_no_checkpoint(replace: SetAttribute) -> None:
+    replace(Log, "is_recoverable", property(lambda self: self._durability.is_recoverable))
+
+
+def _operations_reserve_no_descriptors(replace: SetAttribute) -> None:
+    replace(MemoryDisk, "reserved", lambda self: nullcontext())
+
+
 def _indexes_are_not_checked(replace: SetAttribute) -> None:
     replace(recovery._LogLoader, "_check_indexes", _do_nothing)
 
@@ -123,6 +132,8 @@ PLANTED_BUGS = [
     PlantedBug("log files are not truncated", _log_files_are_not_truncated, seed=2),
     PlantedBug("recovery keeps segments after a truncated one", _recovery_keeps_later_segments, 1),
     PlantedBug("a truncation keeps the recovery point", _truncation_keeps_the_recovery_point, seed=2),
+    PlantedBug("a truncation writes no checkpoint", _truncation_writes_no_checkpoint, 236),
+    PlantedBug("operations reserve no descriptors", _operations_reserve_no_descriptors, 8),
     PlantedBug("indexes are not checked", _indexes_are_not_checked, 140),
     PlantedBug("the time index lacks its last entry", _time_index_lacks_its_last_entry),
     PlantedBug("a truncation keeps producer snapshots", _truncation_keeps_producer_snapshots, 71),

@@ -1,11 +1,14 @@
-"""An embedded broker in a test process that has no free file descriptor."""
+"""An embedded broker in a test process that has no free file descriptor, or can start no thread."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from kwire.broker.net import workers
 from kwire.testing import Broker
 from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.wire.errors import ErrorCode
@@ -101,3 +104,51 @@ def test_broker_stops_cleanly_without_a_free_descriptor() -> None:
         with no_free_descriptors():
             broker.stop()
         client.close()
+
+
+class FewWorkerThreads:
+    """A system that refuses to start worker threads, as Linux does at RLIMIT_NPROC or a cgroup's pids.max."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, permitted: int) -> None:
+        self.permitted = permitted
+        """The number of threads that may still be started."""
+        self.refused = threading.Semaphore(0)
+        system = self
+
+        class RefusedThread(threading.Thread):
+            def start(self) -> None:
+                if not system.permitted:
+                    system.refused.release()
+                    raise RuntimeError("can't start new thread")
+                system.permitted -= 1
+                super().start()
+
+        monkeypatch.setattr(workers, "Thread", RefusedThread)
+
+
+def test_request_waits_until_the_system_permits_a_worker_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = FewWorkerThreads(monkeypatch, permitted=0)
+    with Broker() as broker, connect(broker) as client, ThreadPoolExecutor(1) as executor:
+        # A worker syncs the metadata records of the topic.
+        created = executor.submit(client.create_topic, 1)
+        for _ in range(5):
+            assert system.refused.acquire(timeout=10)
+        with connect(broker) as other:
+            other.await_acceptance()
+        assert not created.done()
+        system.permitted = 100
+        created.result(10)
+        client.produce_with_retries(0, b"v")
+        assert client.end_offsets(1) == {0: 1}
+
+
+def test_broker_needs_no_second_worker_thread(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    system = FewWorkerThreads(monkeypatch, permitted=1)
+    with Broker() as broker, connect(broker) as client:
+        client.create_topic(PARTITIONS)
+        for index in range(PARTITIONS):
+            client.produce_with_retries(index, b"v")
+    assert system.refused.acquire(blocking=False)
+    assert not caplog.records

@@ -75,9 +75,9 @@ class Workers:
 
 def start_thread(target: Callable[[], None]) -> Thread | None:
     """Start a worker thread; return None if the system has no memory or no id for another thread."""
-    # A daemon thread, because a thread that hangs on a disk must not keep the process alive.
-    thread = Thread(target=target, name="kwire worker", daemon=True)
     try:
+        # A daemon thread, because a thread that hangs on a disk must not keep the process alive.
+        thread = Thread(target=target, name="kwire worker", daemon=True)
         thread.start()
     except (RuntimeError, MemoryError):
         return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kwire.broker.api.dispatch.handlers import (
     BEFORE_FORWARDING,
@@ -38,6 +38,8 @@ Handler = Callable[["NodeRole", RequestContext, Any], Message | Delayed]
 Routes = tuple[dict[int, SupportedApi], dict[int, Handler]]
 """The APIs of a listener role by API key, and the handlers that were imported so far, by API key."""
 
+MAX_IMPORTS: Final = 20
+"""The number of attempts to import a handler. Each attempt keeps the modules that it has imported."""
 _CONTROLLER = ListenerRole.CONTROLLER
 _PRODUCE, _FETCH = ApiKey.PRODUCE, ApiKey.FETCH
 """Global variables are read for each request, because an Enum lookup takes six times as long."""
@@ -110,10 +112,7 @@ class Dispatcher:
             return
         handler = handlers.get(header.api_key)
         if handler is None:
-            # The first request of an API imports its modules. A process may have no descriptor for that.
-            with self._node.quorum.log.disk.lent():
-                assert API_VERSIONS[header.api_key].request_class
-                handler = handlers[header.api_key] = self._handler(header.api_key, role)
+            handler = handlers[header.api_key] = self._import_handler(header.api_key, role)
         is_large = len(frame) > LARGE_REQUEST_BYTES and header.api_key != _PRODUCE
         request: Any = None if is_large else decode_request(header, frame, position)
         fetches = channel.fetches
@@ -208,6 +207,21 @@ class Dispatcher:
             reply = context.error_response(ApiError(code))
         if not isinstance(reply, Delayed):
             context.complete(reply)
+
+    def _import_handler(self, api_key: int, role: ListenerRole) -> Handler:
+        """Import what the first request of an API needs, although the process may have no free descriptor.
+
+        Raises OSError if other threads take every descriptor.
+        """
+        for attempt in range(MAX_IMPORTS):
+            try:
+                with self._node.quorum.log.disk.lent():
+                    assert API_VERSIONS[api_key].request_class
+                    return self._handler(api_key, role)
+            except OSError as error:
+                if not is_shortage(error) or attempt == MAX_IMPORTS - 1:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     def _handler(self, api_key: int, role: ListenerRole) -> Handler:
         """Return the function for an API on a listener of this role: its handler or a forwarding function."""

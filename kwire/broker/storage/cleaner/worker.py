@@ -153,10 +153,14 @@ class _SyncingAhead:
                 failed.append(error)
 
         thread = threading.Thread(target=sync, daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no memory or no id for another thread
+            sync()
 
         def wait() -> None:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
             if failed:
                 raise failed[0]
 

@@ -372,7 +372,7 @@ class Log(ReadableLog):
 
     @property
     def is_recoverable(self) -> bool:
-        """Whether log recovery would find this log after a crash, and check all records that are not durable."""
+        """Whether log recovery would find this log after a crash, and check every record that may be torn."""
         return self._durability.is_recoverable and not self._durability.awaits_checkpoint
 
     @property
