@@ -20,9 +20,10 @@ from kwire.broker.api.request.repeated_request import MAX_REPEATED_BYTES, Repeat
 from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, Steps, complete_in_slices
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, SupportedApi, apis_for
 from kwire.broker.api.request.undecided_fetch import UndecidedFetch
+from kwire.broker.api.request.unexpected_error import unexpected_error
 from kwire.broker.storage.disk import is_shortage
 from kwire.wire.api_keys import ApiKey
-from kwire.wire.errors import ApiError, ErrorCode, WireError
+from kwire.wire.errors import ApiError, WireError
 from kwire.wire.registry import (
     API_VERSIONS,
     decode_request,
@@ -184,27 +185,7 @@ class Dispatcher:
         except WireError:
             raise
         except Exception as error:
-            logger = self._node.host.logger("kwire.dispatch")
-            code = ErrorCode.UNKNOWN_SERVER_ERROR
-            if is_shortage(error):
-                code = ErrorCode.KAFKA_STORAGE_ERROR  # clients retry
-                logger.warning(
-                    "Handling request %s from %s failed because the process is short of descriptors or "
-                    "memory; responding with KAFKA_STORAGE_ERROR: %s",
-                    *(context.header, context.channel.peer_host, error),
-                    extra={"request": context.request_id},
-                )
-            else:
-                # This is a bug in the broker, not the client's fault: log the request and continue.
-                logger.exception(
-                    "Handling request %s from %s failed; responding with UNKNOWN_SERVER_ERROR. "
-                    "The request is %.2000r",
-                    context.header,
-                    context.channel.peer_host,
-                    request,
-                    extra={"request": context.request_id},
-                )
-            reply = context.error_response(ApiError(code))
+            reply = unexpected_error(self._node.host, context, error, request)
         if not isinstance(reply, Delayed):
             context.complete(reply)
 

@@ -11,7 +11,8 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
-from kwire.wire.errors import ApiError, ErrorCode, WireError
+from kwire.broker.api.request.unexpected_error import unexpected_error
+from kwire.wire.errors import ApiError, WireError
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -91,15 +92,7 @@ def _respond(host: Host, context: RequestContext, steps: Steps) -> Generator[Non
         )
         context.close_connection()
         return
-    except Exception:
-        # Without a response, the request would never complete.
-        host.logger("kwire.dispatch").exception(
-            "Handling large request %s from %s failed; responding with UNKNOWN_SERVER_ERROR",
-            context.header,
-            context.peer_host,
-            extra={"request": context.request_id},
-        )
-        context.refuse(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
-        return
+    except Exception as error:  # without a response, the request would never complete
+        reply = unexpected_error(host, context, error, None)
     if not isinstance(reply, Delayed):
         yield from context.complete_in_slices(reply)
