@@ -78,7 +78,7 @@ PLANTED_BUGS = [
     PlantedBug(
         "a controller is active before its epoch is committed",
         _a_controller_is_active_before_its_epoch_is_committed,
-        10,
+        14,
     ),
     PlantedBug(
         "a former leader keeps its uncommitted records", _a_former_leader_keeps_its_uncommitted_records, 8
@@ -88,11 +88,11 @@ PLANTED_BUGS = [
         _controllers_respond_before_a_majority_has_the_records,
         8,
     ),
-    PlantedBug("voters fetch before their log is synced", _voters_fetch_before_their_log_is_synced, 47),
+    PlantedBug("voters fetch before their log is synced", _voters_fetch_before_their_log_is_synced, 12),
     PlantedBug(
         "quorum-state is not durable before outputs are executed",
         _quorum_state_is_not_durable_before_outputs_are_executed,
-        68,
+        19,
     ),
     PlantedBug(
         "the bootstrap snapshot is loaded as committed metadata",

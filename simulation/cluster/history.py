@@ -172,7 +172,6 @@ class History:
             environment,
             random.Random(rng.getrandbits(64)),
             kills_during_writes=self._random_for("half writes").random() < 0.2,
-            cuts_power_during_elections=self._random_for("elections").random() < 0.15,
         )
         if self._random_for("late words").random() < 0.15:
             DelayedAlterPartition(environment, injector)

@@ -7,14 +7,15 @@ cannot distinguish a crashed process from a crashed machine, so it may elect the
 Processes may die at any time. A broker whose replicas are all out of the ISR may lose everything.
 
 The metadata log is synced before a record counts, so machines of dedicated controllers lose power at any
-time, several of them at once. A voter that loses its disk also forgets its votes. That happens only while all
-voters are caught up and agree on the leader.
+time, several of them at once. Many of these power failures follow an election or a commit, while the disks of
+voters are slow: a vote or record that was acknowledged before it is durable is then lost. A voter that loses
+its disk also forgets its votes. That happens only while all voters are caught up and agree on the leader.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kwire.broker.raft.quorum import Quorum
@@ -27,6 +28,8 @@ MAX_FAULT_MS: Final = 5_000
 MAX_SHUTDOWN_MS: Final = 2_000
 """The timeout of a controlled shutdown. After that, the node stops without it."""
 MAX_NODES_DOWN: Final = 2
+SLOW_DISK_MS: Final = (100, 300, 1_000)
+"""The longest delays of syncs on a slow disk, in ms. With the last one, elections may time out."""
 MAX_DISK_CHANGES: Final = 60
 """The maximum number of disk changes of a process before it dies during one."""
 RELIABLE_NETWORK: Final = NetworkFaults(shortest_ms=1, longest_ms=5)
@@ -53,12 +56,10 @@ class FaultInjector:
         rng: random.Random,
         *,
         kills_during_writes: bool = False,
-        cuts_power_during_elections: bool = False,
     ) -> None:
         """Create an injector, which draws from `rng`.
 
-        With `kills_during_writes`, processes also die during disk operations. With
-        `cuts_power_during_elections`, controllers also lose power while one of them is being elected.
+        With `kills_during_writes`, processes also die during disk operations.
         """
         self._environment = environment
         self._rng = rng
@@ -95,8 +96,8 @@ class FaultInjector:
                 (self._isolate_quorum_leader, 6),
                 (self._wipe_voter, 3),
             ]
-            if cuts_power_during_elections:
-                self._faults.append((self._cut_power_during_election, 40))
+            if self._only_controllers:
+                self._faults += [(self._cut_power_during_election, 12), (self._cut_power_after_commit, 12)]
 
     def inject_one(self) -> None:
         """Choose a fault and inject it, unless no node may fail now."""
@@ -284,10 +285,28 @@ class FaultInjector:
         """Cut the power of controllers while one of them appends to the metadata log."""
         self._cut_power_on_change(lambda quorum: (quorum.epoch, quorum.log.end_offset))
 
+    def _cut_power_after_commit(self) -> None:
+        """Cut the power of controllers just after the leader has committed records, while followers are slow.
+
+        The leader's disk stays fast, because the leader commits only records that it has synced.
+        """
+        self._slow_disks([node for node in self._only_controllers if not node.node.quorum.leads])
+        self._cut_power_on_change(lambda quorum: quorum.leads and quorum.log.high_watermark)
+
     def _cut_power_during_election(self) -> None:
-        """Cut the power of controllers while one of them becomes leader."""
+        """Cut the power of controllers just after one of them has become leader."""
         self._kill_quorum_leader()
+        if self._rng.random() < 0.5:
+            self._slow_disks(self._only_controllers)
         self._cut_power_on_change(lambda quorum: quorum.leads)
+
+    def _slow_disks(self, nodes: Sequence[ClusterNode]) -> None:
+        """Make the disks of nodes slow, until the processes end or the fault ends."""
+        slow_ms = self._rng.choice(SLOW_DISK_MS)
+        for node in nodes:
+            self._environment.note(f"--- the disk of {node.name} becomes slow: up to {slow_ms} ms")
+            node.host.max_work_ms = slow_ms
+            self._schedule_end(node.restore_disk_speed)
 
     def _cut_power_on_change(self, observe: Callable[[Quorum], object]) -> None:
         nodes = self._only_controllers
@@ -450,6 +469,7 @@ class FaultInjector:
         environment.network.faults = RELIABLE_NETWORK
         self.heal()
         for node in environment.nodes.values():
+            node.restore_disk_speed()
             if node.is_running and node.host.is_paused:
                 node.host.resume()
             if node.is_running and (node.disk.broken_directories or node.disk.is_faulty):

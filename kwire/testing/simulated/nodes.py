@@ -207,12 +207,16 @@ class ClusterNode(VirtualNode):
         """Format an empty disk, as an operator does after replacing it."""
         self._format(self.disk, self.settings)
 
+    def restore_disk_speed(self) -> None:
+        """End a slowdown of the disk, which a fault began. Tasks that have begun are not faster."""
+        self.host.max_work_ms = self._max_work_ms
+
     def start(self) -> None:
         """Start a process, and set `needs_check` after each turn of its event loop."""
         self.start_count += 1
         super().start()
         host = self.host
-        host.max_work_ms = self._max_work_ms
+        self.restore_disk_speed()
         end_turn = host.end_turn
         assert end_turn is not None
 
