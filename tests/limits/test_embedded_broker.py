@@ -60,6 +60,9 @@ def test_requests_wait_or_get_retriable_errors_while_another_thread_takes_every_
 ) -> None:
     with connect(broker) as client:
         client.create_topic(PARTITIONS)
+        # The first request of an API imports modules.
+        client.produce_with_retries(0, b"v")
+        client.fetch(range(PARTITIONS))
         codes = set()
         with no_free_descriptors() as hog, hog.taking_turns():
             for _ in range(3):

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kwire.broker.api.request.context import Channel
 from kwire.broker.net.send_queue import SendQueue
+from kwire.broker.storage.disk import is_shortage
 from kwire.host.system_socket import Socket
 from kwire.host.system_time import perf_counter
 from kwire.wire.errors import WireError
@@ -303,10 +304,17 @@ class Receiver(ABC):
             except WireError as error:
                 self._refuse(str(error))
                 return
-            except Exception:
-                owner.logger.exception(
-                    "Closing connection %s: an unexpected error in a received request or response", self
-                )
+            except Exception as error:
+                if is_shortage(error):
+                    owner.logger.warning(
+                        "Closing connection %s: the process is short of descriptors or memory: %s",
+                        self,
+                        error,
+                    )
+                else:
+                    owner.logger.exception(
+                        "Closing connection %s: an unexpected error in a received request or response", self
+                    )
                 self.close("the request failed")
                 return
             if self.closed or channel.ending:

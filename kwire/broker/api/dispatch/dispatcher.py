@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kwire.broker.api.dispatch.handlers import (
     BEFORE_FORWARDING,
@@ -21,7 +21,6 @@ from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, Steps, complete
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, SupportedApi, apis_for
 from kwire.broker.api.request.undecided_fetch import UndecidedFetch
 from kwire.broker.api.request.unexpected_error import unexpected_error
-from kwire.broker.storage.disk import is_shortage
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, WireError
 from kwire.wire.registry import (
@@ -39,8 +38,6 @@ Handler = Callable[["NodeRole", RequestContext, Any], Message | Delayed]
 Routes = tuple[dict[int, SupportedApi], dict[int, Handler]]
 """The APIs of a listener role by API key, and the handlers that were imported so far, by API key."""
 
-MAX_IMPORTS: Final = 20
-"""The number of attempts to import a handler. Each attempt keeps the modules that it has imported."""
 _CONTROLLER = ListenerRole.CONTROLLER
 _PRODUCE, _FETCH = ApiKey.PRODUCE, ApiKey.FETCH
 """Global variables are read for each request, because an Enum lookup takes six times as long."""
@@ -113,7 +110,10 @@ class Dispatcher:
             return
         handler = handlers.get(header.api_key)
         if handler is None:
-            handler = handlers[header.api_key] = self._import_handler(header.api_key, role)
+            # The first request of an API imports its modules. A process may have no descriptor for that.
+            with self._node.quorum.log.disk.lent():
+                assert API_VERSIONS[header.api_key].request_class
+                handler = handlers[header.api_key] = self._handler(header.api_key, role)
         is_large = len(frame) > LARGE_REQUEST_BYTES and header.api_key != _PRODUCE
         request: Any = None if is_large else decode_request(header, frame, position)
         fetches = channel.fetches
@@ -188,21 +188,6 @@ class Dispatcher:
             reply = unexpected_error(self._node.host, context, error, request)
         if not isinstance(reply, Delayed):
             context.complete(reply)
-
-    def _import_handler(self, api_key: int, role: ListenerRole) -> Handler:
-        """Import what the first request of an API needs, although the process may have no free descriptor.
-
-        Raises OSError if other threads take every descriptor.
-        """
-        for attempt in range(MAX_IMPORTS):
-            try:
-                with self._node.quorum.log.disk.lent():
-                    assert API_VERSIONS[api_key].request_class
-                    return self._handler(api_key, role)
-            except OSError as error:
-                if not is_shortage(error) or attempt == MAX_IMPORTS - 1:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
 
     def _handler(self, api_key: int, role: ListenerRole) -> Handler:
         """Return the function for an API on a listener of this role: its handler or a forwarding function."""
