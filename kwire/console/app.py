@@ -33,7 +33,7 @@ from kwire.console.display import visible
 from kwire.console.groups import group_page, groups_page, reset
 from kwire.console.guard import TOKEN_FIELD, Guarded, read_refusal, write_refusal
 from kwire.console.live import MAX_TAILS, Events, Tail, live_page, partitions_of
-from kwire.console.messages import find_key, message_page, messages_page
+from kwire.console.messages import message_page, messages_page
 from kwire.console.nodes import cluster_page
 from kwire.console.page import (
     PAGE_ERRORS,
@@ -49,6 +49,7 @@ from kwire.console.page import (
 from kwire.console.partition_log import log_page
 from kwire.console.producing import produce
 from kwire.console.rates import Rates
+from kwire.console.topic_search import find_key
 from kwire.console.topics import topic_page, topics_page
 from kwire.console.transactions import transaction_page, transactions_page
 

@@ -1,24 +1,34 @@
 """Geometry of the two drawings of a log, in SVG units; console.css has the colors and fonts.
 
 The overview shows the complete log to scale by offset. The detail shows a range of batches in rows, like
-text. The width of a batch grows with its number of records, within limits.
+text. The width of a batch grows with its number of records, within limits, and fits the batch's labels.
+
+A label is drawn only where it fits. The browser's font is unknown here, so `text_width` returns the width of
+a text in a wide font.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from math import log2
 from typing import Final, NamedTuple
 
-from kwire.console.fetching import Batch, LogOffsets
+from kwire.console.fetching import Batch, BatchStatus, LogOffsets
 
 WIDTH: Final = 960
-MIN_LABEL_WIDTH: Final = 70
-"""Minimum width of a segment or epoch with a label."""
+FONT_SIZE, SMALL_FONT_SIZE = 13, 11.5
+"""Font sizes of labels, as in console.css."""
+PADDING: Final = 6
+"""Space beside a label."""
 MIN_BATCH_WIDTH, BATCH_GROWTH, MAX_BATCH_WIDTH = 56, 12, 150
 MARKER_WIDTH: Final = 14
 ROW_HEIGHT, ROW_GAP = 46, 26
-"""Height of a row of batches, and of the space above it for labels."""
+"""Height of a row of batches, and of the space above it for one lane of labels."""
+LANE_HEIGHT: Final = 15
+"""Additional height for each further lane of labels."""
+NARROW: Final = frozenset(" ,.-ijl|'")
+WIDE: Final = frozenset("mwMW×")
 
 
 class Segment(NamedTuple):
@@ -69,6 +79,10 @@ class Box(NamedTuple):
     batch: Batch
     color: int | None
     """Color number of the producer; None without a producer id."""
+    label: str
+    """The base offset."""
+    note: str
+    """The number of records, or the type of the control batch."""
 
 
 class Mark(NamedTuple):
@@ -76,6 +90,20 @@ class Mark(NamedTuple):
 
     x: float
     y: float
+    """Top of the batches beside the line."""
+    label: str
+    kind: str
+    label_x: float
+    label_y: float
+    """Baseline of the label."""
+    at_end: bool
+    """Whether the label ends at `label_x`."""
+
+
+class _Name(NamedTuple):
+    """A mark in a row, before its lane is known."""
+
+    x: float
     label: str
     kind: str
 
@@ -107,7 +135,8 @@ def overview(
 
     def bar(start: int, end: int, label: str, title: str, kind: str) -> Bar:
         width = round(x(end) - x(start), 2)
-        return Bar(x(start), width, label if width >= MIN_LABEL_WIDTH else "", title, kind)
+        fits = text_width(label, FONT_SIZE) + 2 * PADDING <= width
+        return Bar(x(start), width, label if fits else "", title, kind)
 
     begins = [start for _, start in epochs]
     return Overview(
@@ -147,18 +176,23 @@ def overview(
 
 
 def detail(
-    bounds: LogOffsets, segments: Sequence[Segment], batches: Sequence[Batch], colors: Mapping[int, int]
+    bounds: LogOffsets,
+    segments: Sequence[Segment],
+    batches: Sequence[Batch],
+    descriptions: Sequence[str],
+    colors: Mapping[int, int],
 ) -> Detail:
-    """Lay out batches in rows, with marks between them. `colors` has color numbers by producer id."""
-    boxes: list[Box] = []
-    marks: list[Mark] = []
+    """Lay out batches in rows, with marks between them.
+
+    `descriptions` are the types of the batches, and `colors` has color numbers by producer id.
+    """
     bases = {segment.base_offset for segment in segments}
-    x, y = 0.0, float(ROW_GAP)
+    rows: list[tuple[list[Box], list[_Name]]] = [([], [])]
+    x = 0.0
     epoch: int | None = None
     is_stable = True
-    for batch in batches:
+    for batch, description in zip(batches, descriptions, strict=True):
         header = batch.header
-        width = _width(header.records_count)
         names: list[tuple[str, str]] = []
         if header.base_offset in bases:
             names.append((f"segment {header.base_offset:,}", "segment"))
@@ -168,19 +202,76 @@ def detail(
             names.append(("last stable offset", "stable"))
             is_stable = False
         epoch = header.leader_epoch
+        label = str(header.base_offset)
+        is_control = batch.status is BatchStatus.CONTROL
+        note = description.partition(" ")[0] if is_control else f"×{header.records_count}"
+        width = _width(header.records_count, label, note)
         if x + width + (MARKER_WIDTH if names else 0) > WIDTH:
-            x, y = 0.0, y + ROW_HEIGHT + ROW_GAP
+            x = 0.0
+            rows.append(([], []))
+        boxes, marks = rows[-1]
         if names:
-            marks.append(Mark(x + MARKER_WIDTH / 2, y, ", ".join(name for name, _ in names), names[0][1]))
+            marks.append(_Name(x + MARKER_WIDTH / 2, ", ".join(name for name, _ in names), names[0][1]))
             x += MARKER_WIDTH
-        boxes.append(Box(x, y, width, batch, colors.get(header.producer_id)))
+        boxes.append(Box(x, 0, width, batch, colors.get(header.producer_id), label, note))
         x += width + 4
     if batches and batches[-1].header.next_offset >= bounds.high_watermark:
         if x + MARKER_WIDTH > WIDTH:
-            x, y = 0.0, y + ROW_HEIGHT + ROW_GAP
-        marks.append(Mark(x + MARKER_WIDTH / 2, y, "high watermark", "watermark"))
-    return Detail(boxes, marks, y + ROW_HEIGHT)
+            x = 0.0
+            rows.append(([], []))
+        rows[-1][1].append(_Name(x + MARKER_WIDTH / 2, "high watermark", "watermark"))
+    return _stack(rows)
 
 
-def _width(records: int) -> float:
-    return round(min(MAX_BATCH_WIDTH, MIN_BATCH_WIDTH + BATCH_GROWTH * log2(max(1, records))), 2)
+def text_width(text: str, font_size: float) -> float:
+    """Return the width of a text in a wide font, such as DejaVu Sans or Verdana."""
+    ems = sum(0.4 if letter in NARROW else 1.0 if letter in WIDE else 0.65 for letter in text)
+    return ems * font_size
+
+
+def _stack(rows: Sequence[tuple[Sequence[Box], Sequence[_Name]]]) -> Detail:
+    """Place rows below each other, with the lanes that the labels of each row need above it."""
+    boxes: list[Box] = []
+    marks: list[Mark] = []
+    y = 0.0
+    for row_boxes, names in rows:
+        places = [_place_label(name) for name in names]
+        lanes = _lanes([(start, end) for start, end, _ in places])
+        y += ROW_GAP + LANE_HEIGHT * max(lanes, default=0)
+        boxes += [box._replace(y=y) for box in row_boxes]
+        for name, (start, end, at_end), lane in zip(names, places, lanes, strict=True):
+            label_y = y - 8 - LANE_HEIGHT * lane
+            marks.append(Mark(name.x, y, name.label, name.kind, end if at_end else start, label_y, at_end))
+        y += ROW_HEIGHT
+    return Detail(boxes, marks, y)
+
+
+def _place_label(name: _Name) -> tuple[float, float, bool]:
+    """Return start and end of a label beside its line, and whether it is to the left of the line."""
+    width = text_width(name.label, SMALL_FONT_SIZE)
+    start = name.x + PADDING
+    if start + width <= WIDTH:
+        return start, start + width, False
+    if name.x - PADDING >= width:
+        return name.x - PADDING - width, name.x - PADDING, True
+    return max(0.0, WIDTH - width), WIDTH, False
+
+
+def _lanes(intervals: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the lowest lane for each interval in which it does not overlap an earlier one."""
+    placed: list[tuple[float, float, int]] = []
+    for start, end in intervals:
+        taken = {
+            lane
+            for other_start, other_end, lane in placed
+            if start < other_end + PADDING and other_start < end + PADDING
+        }
+        placed.append((start, end, next(lane for lane in count() if lane not in taken)))
+    return [lane for _, _, lane in placed]
+
+
+def _width(records: int, label: str, note: str) -> float:
+    """Return the width of a batch, which fits its two labels."""
+    width = min(MAX_BATCH_WIDTH, MIN_BATCH_WIDTH + BATCH_GROWTH * log2(max(1, records)))
+    labels = max(text_width(label, FONT_SIZE), text_width(note, SMALL_FONT_SIZE))
+    return round(max(width, labels + PADDING), 2)

@@ -2,7 +2,8 @@
 
 Only read_committed fetches return the aborted transactions (KIP-98). Therefore a fetch first reads with
 read_committed, and then with read_uncommitted above the last stable offset. The number of messages and the
-sizes of fetches, messages and decompressed batches are limited.
+sizes of fetches, messages and decompressed batches are limited. `kwire.console.backwards` reads towards the
+start of the log.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.primitives import Buffer
 
 FETCH_BYTES: Final = 256 * 1024
+PAGE_BYTES: Final = 8 * 1024 * 1024
+"""Size of fetched batches at which a page is full. Fetch returns at least one batch, which may exceed it."""
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 """Maximum size of a decompressed batch."""
 MAX_HEADERS: Final = 10_000
@@ -51,6 +54,17 @@ class BatchStatus(Enum):
     CONTROL = "control"
 
 
+class UnreadableBatch(CommandError):
+    """A batch that the console cannot read, or that exceeds a limit of the console."""
+
+    def __init__(self, header: BatchHeader, reason: CorruptBatch) -> None:
+        super().__init__(
+            f"the batch at offset {header.base_offset} cannot be read ({reason}): continue after it, "
+            f"at {header.next_offset}"
+        )
+        self.next_offset = header.next_offset
+
+
 class Batch(NamedTuple):
     """A batch with its transaction status."""
 
@@ -60,7 +74,7 @@ class Batch(NamedTuple):
     position: int
 
     def records(self, from_offset: int = 0) -> Iterator[Record]:
-        """Yield the records from an offset on. Raises CommandError if the batch cannot be read."""
+        """Yield the records from an offset on. Raises UnreadableBatch."""
         try:
             yield from records(
                 self.data,
@@ -71,10 +85,7 @@ class Batch(NamedTuple):
                 max_headers=MAX_HEADERS,
             )
         except CorruptBatch as error:
-            raise CommandError(
-                f"the batch at offset {self.header.base_offset} cannot be read ({error}): continue after it, "
-                f"at {self.header.next_offset}"
-            ) from error
+            raise UnreadableBatch(self.header, error) from error
 
 
 class Message(NamedTuple):
@@ -99,6 +110,17 @@ class FetchResult(NamedTuple):
     """Broker id of the leader that responded."""
     bounds: LogOffsets
     batches: Sequence[Batch]
+
+
+class FetchedMessages(NamedTuple):
+    """Messages in the order of their offsets, and where to continue."""
+
+    messages: list[Message]
+    next_offset: int
+    """The offset to continue at."""
+    bounds: LogOffsets
+    read_bytes: int
+    """Size of the batches that were read."""
 
 
 SkipBatches = Callable[[FetchResult, int, int], tuple[int, int]]
@@ -139,8 +161,10 @@ def fetch(
             committed.log_start_offset, committed.last_stable_offset, committed.high_watermark
         )
         found = list(_batches(committed, offset))
-        at = found[-1].header.next_offset if found else offset
-        if bounds.last_stable <= at < bounds.high_watermark and _size(found) < size_bytes:
+        # Fetch returns at least one batch. So an empty response means that no batch from `offset` to the last
+        # stable offset is left, for example after compaction.
+        at = found[-1].header.next_offset if found else max(offset, bounds.last_stable)
+        if bounds.last_stable <= at < bounds.high_watermark and size_of(found) < size_bytes:
             rest = _fetch_partition(cluster, leader, topic, partition, at, size_bytes, isolation_level=0)
             found += [_mark_undecided(batch, bounds.last_stable) for batch in _batches(rest, at)]
         return FetchResult(leader, bounds, found)
@@ -156,52 +180,65 @@ def fetch_messages(
     max_messages: int,
     *,
     wanted: Callable[[Message], bool] = lambda message: True,
-    max_bytes: int = FETCH_BYTES,
+    end: int | None = None,
+    max_bytes: int = PAGE_BYTES,
     is_out_of_time: Callable[[], bool] = lambda: False,
     skip: SkipBatches = _skip_nothing,
-) -> tuple[list[Message], int, LogOffsets]:
-    """Return up to `max_messages` from an offset on, the offset to continue at, and the partition's offsets.
+) -> FetchedMessages:
+    """Return up to `max_messages` from an offset on.
 
-    `wanted` selects messages. The search also ends after reading `max_bytes`, when the time is up, or when
-    the found messages have MAX_HELD_BYTES. Raises CommandError, ApiError.
+    `wanted` selects messages. The search also ends at the offset `end`, after reading `max_bytes`, when the
+    time is up, when the found messages have MAX_HELD_BYTES, or before a batch that cannot be read. Raises
+    CommandError if the first batch cannot be read, or ApiError.
     """
     found: list[Message] = []
-    left_bytes = max_bytes
-    held_bytes = seen = 0
+    start = offset
+    held = seen = read_bytes = 0
+    bounds: LogOffsets | None = None
 
     def is_full() -> bool:
-        return len(found) == max_messages or held_bytes >= MAX_HELD_BYTES
+        return len(found) == max_messages or held >= MAX_HELD_BYTES
 
-    while True:
-        fetched = fetch(cluster, topic, partition, offset)
-        for batch in fetched.batches:
-            for record in batch.records(offset):
-                # Read at least one record, so that repeated searches make progress.
-                is_late = seen and seen % RECORDS_AT_ONCE == 0 and is_out_of_time()
-                if is_late or is_full():
-                    return found, record.offset, fetched.bounds
-                seen += 1
-                message = Message(record, batch)
-                if wanted(message):
-                    found.append(message)
-                    held_bytes += _held_bytes(record)
-            offset = max(offset, batch.header.next_offset)
-            if is_full() or is_out_of_time():  # before the next batch, which may be unreadable
-                return found, offset, fetched.bounds
-        left_bytes -= _size(fetched.batches)
-        if left_bytes > 0 and fetched.batches:
-            offset, passed_bytes = skip(fetched, offset, left_bytes)
-            left_bytes -= passed_bytes
-        if left_bytes <= 0 or not fetched.batches:
-            return found, offset, fetched.bounds
+    try:
+        while True:
+            fetched = fetch(cluster, topic, partition, offset)
+            bounds = fetched.bounds
+            for batch in fetched.batches:
+                for record in batch.records(offset):
+                    # Read at least one record, so that repeated searches make progress.
+                    is_late = seen and seen % RECORDS_AT_ONCE == 0 and is_out_of_time()
+                    if is_late or is_full():
+                        return FetchedMessages(found, record.offset, bounds, read_bytes)
+                    seen += 1
+                    message = Message(record, batch)
+                    if wanted(message):
+                        found.append(message)
+                        held += held_bytes(record)
+                    offset = record.offset + 1
+                offset = max(offset, batch.header.next_offset)
+                read_bytes += batch.header.size_bytes
+                if is_full() or is_out_of_time():  # before the next batch, which may be unreadable
+                    return FetchedMessages(found, offset, bounds, read_bytes)
+            if read_bytes < max_bytes and fetched.batches:
+                offset, skipped_bytes = skip(fetched, offset, max_bytes - read_bytes)
+                read_bytes += skipped_bytes
+            if not fetched.batches or read_bytes >= max_bytes or (end is not None and offset >= end):
+                return FetchedMessages(found, offset, bounds, read_bytes)
+    except CommandError:
+        # A search that continues at this offset raises the error, since it has nothing to return.
+        if bounds is None or offset == start:
+            raise
+        return FetchedMessages(found, offset, bounds, read_bytes)
 
 
-def _held_bytes(record: Record) -> int:
+def held_bytes(record: Record) -> int:
+    """Return approximately how much memory a record takes, in bytes."""
     held = len(record.key or b"") + len(record.value or b"")
     return held + sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
 
 
-def _size(found: Sequence[Batch]) -> int:
+def size_of(found: Sequence[Batch]) -> int:
+    """Return the size of batches in bytes."""
     return sum(batch.header.size_bytes for batch in found)
 
 

@@ -2,54 +2,53 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final
-from urllib.parse import quote
 
 from kwire.cli.files.internal_records import KIND_BY_TOPIC, decode_control_record, decode_record
-from kwire.cli.records.formats import as_json, encode
-from kwire.cli.records.partitioner import partition_for_key
+from kwire.cli.records.formats import as_json
 from kwire.cli.records.positions import resolve_position
-from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.command_error import CommandError
 from kwire.cli.shared.errors import FormatMismatch
-from kwire.client.offsets import find_offsets
+from kwire.console.backwards import messages_before
 from kwire.console.display import LIST_BYTES, PAGE_BYTES, display_bytes, visible
-from kwire.console.fetching import BatchStatus, FetchResult, LogOffsets, Message, fetch_messages, find_bounds
+from kwire.console.fetching import (
+    BatchStatus,
+    FetchedMessages,
+    LogOffsets,
+    Message,
+    fetch_messages,
+    find_bounds,
+)
 from kwire.console.idle_priority import run_at_idle_priority
-from kwire.console.local_log import LocalLog, local_directory
-from kwire.console.page import MAX_NUMBER, Page, PageRequest, PageResult, Redirect
+from kwire.console.key_search import SEARCHED_BYTES, Deadline, KeySearch, parse_key
+from kwire.console.page import MAX_NUMBER, Page, PageRequest, PageResult
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.messages.list_offsets import LATEST
 
 PAGE_SIZE: Final = 50
 """Messages per page."""
-SEARCHED_BYTES: Final = 8 * 1024 * 1024
-SEARCH_SECONDS: Final = 3.0
-"""Limits of a key search, in bytes and seconds, after which the page offers to continue."""
 MAX_HEADERS: Final = 100
-FORMATS: Final = ("text", "hex")
 
 
 def messages_page(request: PageRequest) -> PageResult:
-    """Return the page of messages from a position on, by default the newest messages.
+    """Return the page of messages from a position on, or before an offset, by default the newest messages.
 
     A search for a key starts at the log start by default.
     """
     topic, partition = request.topic, request.partition
     key_text, form = request.text("key"), request.text("form") or "text"
-    key = _parse_key(key_text, form)
-    at, note = _start_offset(request, forwards=key is not None), ""
-    try:
-        found, next_offset, bounds = _read(request, at, key)
-        is_there = at <= bounds.high_watermark  # records above the high watermark are not replicated yet
-    except ApiError as error:
-        if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise
+    key = parse_key(key_text, form)
+    before = request.number("before")
+    note = ""
+    if key is None and not request.text("from"):
         bounds = find_bounds(request.cluster, topic, partition)
-        is_there = False
-    if not is_there:
-        at, note = _nearest_offset(at, bounds)
-        found, next_offset, bounds = _read(request, at, key)
+        if before is not None and bounds.log_start < bounds.high_watermark and before <= bounds.log_start:
+            at, note = _nearest_offset(max(0, before - 1), bounds)
+            found, next_offset, bounds, _ = _read(request, at, key)
+        else:
+            next_offset = bounds.high_watermark if before is None else min(before, bounds.high_watermark)
+            found, at = messages_before(request.cluster, topic, partition, next_offset, bounds, PAGE_SIZE)
+    else:
+        at, note, (found, next_offset, bounds, _) = _read_forwards(request, key)
     return Page(
         "messages.html",
         {
@@ -60,26 +59,14 @@ def messages_page(request: PageRequest) -> PageResult:
             "at": at,
             "from": request.text("from"),
             "next": next_offset if next_offset < bounds.high_watermark else None,
-            "previous": max(bounds.log_start, at - PAGE_SIZE) if at > bounds.log_start else None,
+            "has_previous": at > bounds.log_start,
             "key": key_text,
             "form": form,
             "is_search": key is not None,
             "searched_to": next_offset,
-            "note": note if request.text("from") else "",
+            "note": note,
             "BatchStatus": BatchStatus,
         },
-    )
-
-
-def find_key(request: PageRequest) -> PageResult:
-    """Redirect to a key search in the partition that Java's default partitioner chooses."""
-    key_text, form = request.text("key"), request.text("form") or "text"
-    key = _parse_key(key_text, form)
-    if key is None:
-        raise UsageError("the key is missing")
-    partition = partition_for_key(key, _partition_count(request))
-    return Redirect(
-        f"topics/{request.topic}/{partition}?from=beginning&form={form}&key={quote(key_text, safe='')}"
     )
 
 
@@ -87,7 +74,7 @@ def message_page(request: PageRequest) -> PageResult:
     """Return the page of one message. Raises CommandError if there is no message at the offset."""
     topic, partition, offset = request.topic, request.partition, int(request.path["offset"])
     try:
-        found, _, bounds = fetch_messages(request.cluster, topic, partition, min(offset, MAX_NUMBER), 1)
+        found, _, bounds, _ = fetch_messages(request.cluster, topic, partition, min(offset, MAX_NUMBER), 1)
     except ApiError as error:
         if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
             raise
@@ -148,52 +135,40 @@ def row_of(
     return row
 
 
-def _read(request: PageRequest, at: int, key: bytes | None) -> tuple[list[Message], int, LogOffsets]:
-    def wanted(message: Message) -> bool:
-        return message.record.key == key and message.batch.status is not BatchStatus.CONTROL
+def _read_forwards(request: PageRequest, key: bytes | None) -> tuple[int, str, FetchedMessages]:
+    """Return the offset at which the page starts, a note if this is not the given one, and the messages."""
+    at = _start_offset(request)
+    try:
+        read = _read(request, at, key)
+        is_there = at <= read.bounds.high_watermark  # records above it are not replicated yet
+    except ApiError as error:
+        if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise
+        is_there = False
+    if is_there:
+        return at, "", read
+    bounds = find_bounds(request.cluster, request.topic, request.partition)
+    at, note = _nearest_offset(at, bounds)
+    return at, note if request.text("from") else "", _read(request, at, key)
 
+
+def _read(request: PageRequest, at: int, key: bytes | None) -> FetchedMessages:
     topic, partition = request.topic, request.partition
     if key is None:
         return fetch_messages(request.cluster, topic, partition, at, PAGE_SIZE)
-    deadline = time.monotonic() + SEARCH_SECONDS
-
-    def is_out_of_time() -> bool:
-        return time.monotonic() > deadline
-
-    topic_id = request.cluster.topics([topic])[0].topic_id
-    directory = local_directory(request.settings.log_dirs, topic, partition, topic_id)
-    own = None if directory is None else LocalLog(directory, key, is_out_of_time)
-
-    def skip(fetched: FetchResult, offset: int, max_bytes: int) -> tuple[int, int]:
-        # Only the leader's files are authoritative, up to its high watermark.
-        if own is None or fetched.leader != request.settings.node_id:
-            return offset, 0
-        return own.skip(offset, fetched.bounds.high_watermark, max_bytes)
-
-    return run_at_idle_priority(
-        lambda: fetch_messages(
-            request.cluster,
-            topic,
-            partition,
-            at,
-            PAGE_SIZE,
-            wanted=wanted,
-            max_bytes=SEARCHED_BYTES,
-            is_out_of_time=is_out_of_time,
-            skip=skip,
-        )
-    )
+    search = KeySearch(request.cluster, request.settings, topic, key, Deadline())
+    return run_at_idle_priority(lambda: search.find(partition, at, PAGE_SIZE, SEARCHED_BYTES))
 
 
-def _start_offset(request: PageRequest, *, forwards: bool) -> int:
-    """Return the offset to start at, which may be out of range. Raises UsageError.
+def _start_offset(request: PageRequest) -> int:
+    """Return the offset of the field `from`, which may be out of range; 0 if it is empty.
 
-    If the field `from` is empty, `forwards` selects offset 0 instead of the newest messages.
+    Raises UsageError.
     """
     one = request.topic, request.partition
     if given := request.text("from"):
         return resolve_position(request.cluster, given, [one], request.now_ms, "from")[one]
-    return 0 if forwards else max(0, find_offsets(request.cluster, {one: LATEST})[one] - PAGE_SIZE)
+    return 0
 
 
 def _nearest_offset(at: int, bounds: LogOffsets) -> tuple[int, str]:
@@ -218,19 +193,3 @@ def _missing_reason(offset: int, bounds: LogOffsets) -> str:
     if offset < bounds.log_start:
         return f"the log starts at offset {bounds.log_start}"
     return "compaction may have removed it, or it is the offset of a transaction marker"
-
-
-def _parse_key(text: str, form: str) -> bytes | None:
-    """Return the bytes of a typed key; None if the text is empty. Raises UsageError."""
-    if form not in FORMATS:
-        raise UsageError(f"form is {form[:20]!r}: expected {' or '.join(FORMATS)}")
-    if not text:
-        return None
-    try:
-        return encode(text, form)
-    except FormatMismatch as mismatch:
-        raise UsageError(f"the key is {mismatch}") from mismatch
-
-
-def _partition_count(request: PageRequest) -> int:
-    return len(request.cluster.topics([request.topic])[0].partitions)

@@ -13,8 +13,9 @@ from kwire.cli.files.internal_records import MARKERS
 from kwire.cli.records.positions import resolve_position
 from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.client.errors import Disconnected
+from kwire.console.backwards import batches_before
 from kwire.console.drawing import Segment, detail, overview
-from kwire.console.fetching import Batch, BatchStatus, LogOffsets, fetch, find_bounds
+from kwire.console.fetching import PAGE_BYTES, Batch, BatchStatus, LogOffsets, fetch, find_bounds
 from kwire.console.local_log import SEGMENT
 from kwire.console.page import Page, PageRequest, PageResult
 from kwire.wire.batch import CorruptBatch, control_type
@@ -22,10 +23,6 @@ from kwire.wire.errors import ApiError
 
 MAX_BATCHES: Final = 60
 """Maximum number of batches in the drawing."""
-ENOUGH_BATCHES: Final = 30
-"""Number of newest batches that the page tries to show."""
-DRAWN_BYTES: Final = 1024 * 1024
-FIRST_SPAN, SPAN_GROWTH, MAX_SPANS = 64, 8, 6
 MAX_PRODUCERS: Final = 50
 COLORS: Final = 8
 
@@ -40,7 +37,7 @@ class LocalReplica(NamedTuple):
 
 
 def log_page(request: PageRequest) -> PageResult:
-    """Return the page that draws the newest batches, or the batches from a position on."""
+    """Return the page that draws the newest batches, or those before an offset or from a position on."""
     topic, partition = request.topic, request.partition
     bounds = find_bounds(request.cluster, topic, partition)
     batches, bounds = _window(request, bounds)
@@ -49,6 +46,7 @@ def log_page(request: PageRequest) -> PageResult:
     epochs = local_replica.epochs if local_replica is not None else ()
     producers = list(dict.fromkeys(one.header.producer_id for one in batches if one.header.has_producer_id))
     colors = {producer: number % COLORS for number, producer in enumerate(producers)}
+    descriptions = [describe_batch(batch) for batch in batches]
     placed = request.cluster.partition_metadata([(topic, partition)])[topic, partition]
     return Page(
         "log.html",
@@ -59,13 +57,12 @@ def log_page(request: PageRequest) -> PageResult:
             "local_replica": local_replica,
             "replicas": placed.replica_nodes,
             "overview": overview(bounds, segments, epochs, batches),
-            "detail": detail(bounds, segments, batches, colors),
-            "batches": [(batch, describe_batch(batch)) for batch in batches],
+            "detail": detail(bounds, segments, batches, descriptions, colors),
+            "batches": list(zip(batches, descriptions, strict=True)),
             "colors": colors,
             "producers": _describe_producers(request),
             "first": batches[0].header.base_offset if batches else bounds.log_start,
             "next": batches[-1].header.next_offset if batches else bounds.high_watermark,
-            "span": batches[-1].header.next_offset - batches[0].header.base_offset if batches else 0,
             "BatchStatus": BatchStatus,
         },
     )
@@ -93,20 +90,18 @@ def _window(request: PageRequest, bounds: LogOffsets) -> tuple[list[Batch], LogO
             raise UsageError(
                 f"offset {at} is out of range: this log has {bounds.log_start} to {bounds.high_watermark}"
             )
-        fetched = fetch(request.cluster, topic, partition, at, size_bytes=DRAWN_BYTES)
+        fetched = fetch(request.cluster, topic, partition, at, size_bytes=PAGE_BYTES)
         return list(fetched.batches[:MAX_BATCHES]), fetched.bounds
-    # The number of records in a batch is unknown before the fetch, so widen the range step by step.
-    span, found = FIRST_SPAN, fetch(request.cluster, topic, partition, bounds.high_watermark)
-    for _ in range(MAX_SPANS):
-        at = max(bounds.log_start, bounds.high_watermark - span)
-        wider = fetch(request.cluster, topic, partition, at, size_bytes=DRAWN_BYTES)
-        if found.batches and wider.batches[-1].header.next_offset < bounds.high_watermark:
-            break  # the wider range has more bytes than a fetch returns
-        found = wider
-        if at == bounds.log_start or len(found.batches) >= ENOUGH_BATCHES:
-            break
-        span *= SPAN_GROWTH
-    return list(found.batches[-MAX_BATCHES:]), found.bounds
+    before = request.number("before")
+    newest = batches_before(
+        request.cluster,
+        topic,
+        partition,
+        bounds.high_watermark if before is None else before,
+        bounds,
+        MAX_BATCHES,
+    )
+    return newest, bounds
 
 
 def _local_replica(log_dirs: Sequence[str], name: str, end: int) -> LocalReplica | None:

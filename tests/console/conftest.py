@@ -30,7 +30,7 @@ SETTINGS = {
 @pytest.fixture(autouse=True)
 def _no_search_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the time limit of searches, so that results do not depend on the machine."""
-    monkeypatch.setattr("kwire.console.messages.SEARCH_SECONDS", 600.0)
+    monkeypatch.setattr("kwire.console.key_search.SEARCH_SECONDS", 600.0)
 
 
 class ConsoleClient(NamedTuple):

@@ -97,7 +97,9 @@ def test_log_overview_of_an_empty_log() -> None:
 @pytest.mark.parametrize("count", [1, 60])
 def test_batches_wrap_within_the_width(count: int) -> None:
     batches = [batch(100 * number, 100, epoch=number // 20, producer=number % 3) for number in range(count)]
-    drawn = detail(LogOffsets(0, 10**6, 10**6), [Segment(0, 10**6, 1)], batches, {0: 0, 1: 1, 2: 2})
+    drawn = detail(
+        LogOffsets(0, 10**6, 10**6), [Segment(0, 10**6, 1)], batches, [""] * count, {0: 0, 1: 1, 2: 2}
+    )
     assert len(drawn.boxes) == count
     assert all(box.x >= 0 and box.x + box.width <= WIDTH for box in drawn.boxes)
     assert all(box.y + 46 <= drawn.height for box in drawn.boxes)
