@@ -2,7 +2,7 @@
 
 Fetch only reads forwards. Offsets do not show where the last messages are: a message can have any size, a
 batch any number of records, and compaction leaves gaps. So this module fetches a range of offsets that ends
-at the wanted offset. It narrows the range if one fetch does not reach the end, and widens it after a gap.
+at the wanted offset. It narrows the range if it has too many bytes, and widens it after a gap.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ FIRST_SPAN: Final = 64
 """Number of offsets in the first fetched range."""
 SPAN_GROWTH: Final = 8
 """Maximum factor by which the next range is longer."""
+MAX_RANGE_FETCHES: Final = 8
+"""Maximum number of fetches of a range. Fetch returns batches of one segment, even if they are small."""
 MAX_FETCHES: Final = 100
 """Maximum number of fetches of a page. A page without results then continues at a lower offset."""
 
@@ -139,22 +141,22 @@ def _parts(
     """
     end = min(before, bounds.high_watermark)
     span = FIRST_SPAN
+    left_fetches = MAX_FETCHES
     read_bytes = 0
     is_empty = True
-    for _ in range(MAX_FETCHES):
-        if end <= bounds.log_start or (read_bytes >= max_bytes and not is_empty):
-            return
+    while end > bounds.log_start and left_fetches > 0 and (read_bytes < max_bytes or is_empty):
         start = max(bounds.log_start, end - span)
         try:
-            batches = fetch(cluster, topic, partition, start).batches
+            batches, reached, fetches = _range(cluster, topic, partition, start, end)
         except ApiError as error:
+            left_fetches -= 1
             bounds = find_bounds(cluster, topic, partition)
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or bounds.log_start <= start:
                 raise
             continue  # retention has deleted the start of the range
+        left_fetches -= fetches
         read_bytes += size_of(batches)
-        if batches and (reached := batches[-1].header.next_offset) < end:
-            # The range has more bytes than a fetch returns. A range of one offset never has.
+        if reached < end:
             fits = (reached - start) * FETCH_BYTES // size_of(batches)
             span = max(1, min((end - start) // 2, fits))
             continue
@@ -162,5 +164,24 @@ def _parts(
         is_empty = is_empty and not part
         end = min(start, part[0].header.base_offset) if part else start
         yield _Part(part, end)
-        # The fetch may also have returned batches behind the range, for example behind a gap.
+        # The last fetch may also have returned batches behind the range, for example behind a gap.
         span = max(1, min(span * SPAN_GROWTH, span * FETCH_BYTES // max(1, size_of(part))))
+
+
+def _range(
+    cluster: CommandClient, topic: str, partition: int, start: int, end: int
+) -> tuple[list[Batch], int, int]:
+    """Fetch the batches from `start` to `end`, up to FETCH_BYTES and MAX_RANGE_FETCHES.
+
+    Returns the batches, the offset that was reached, and the number of fetches. One fetch reaches the end of a
+    range of one offset.
+    """
+    found: list[Batch] = []
+    reached = start
+    fetches = 0
+    while reached < end and size_of(found) < FETCH_BYTES and fetches < MAX_RANGE_FETCHES:
+        batches = fetch(cluster, topic, partition, reached).batches
+        found += batches
+        reached = batches[-1].header.next_offset if batches else end
+        fetches += 1
+    return found, reached, fetches
