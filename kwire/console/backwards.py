@@ -173,8 +173,8 @@ def _range(
 ) -> tuple[list[Batch], int, int]:
     """Fetch the batches from `start` to `end`, up to FETCH_BYTES and MAX_RANGE_FETCHES.
 
-    Returns the batches, the offset that was reached, and the number of fetches. One fetch reaches the end of a
-    range of one offset.
+    Returns the batches, the offset that was reached, and the number of fetches. One fetch is
+    enough for a range of one offset.
     """
     found: list[Batch] = []
     reached = start

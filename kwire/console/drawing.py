@@ -25,7 +25,7 @@ MIN_BATCH_WIDTH, BATCH_GROWTH, MAX_BATCH_WIDTH = 56, 12, 150
 MARKER_WIDTH: Final = 14
 ROW_HEIGHT, ROW_GAP = 46, 26
 """Height of a row of batches, and of the space above it for one lane of labels."""
-LANE_HEIGHT: Final = 15
+LANE_HEIGHT: Final = 17
 """Additional height for each further lane of labels."""
 NARROW: Final = frozenset(" ,.-ijl|'")
 WIDE: Final = frozenset("mwMW×")

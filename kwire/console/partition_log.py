@@ -15,7 +15,7 @@ from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.client.errors import Disconnected
 from kwire.console.backwards import batches_before
 from kwire.console.drawing import Segment, detail, overview
-from kwire.console.fetching import PAGE_BYTES, Batch, BatchStatus, LogOffsets, fetch, find_bounds
+from kwire.console.fetching import Batch, BatchStatus, LogOffsets, fetch, find_bounds
 from kwire.console.local_log import SEGMENT
 from kwire.console.page import Page, PageRequest, PageResult
 from kwire.wire.batch import CorruptBatch, control_type
@@ -23,6 +23,8 @@ from kwire.wire.errors import ApiError
 
 MAX_BATCHES: Final = 60
 """Maximum number of batches in the drawing."""
+DRAWN_BYTES: Final = 1024 * 1024
+"""Size of the batches from a position on. The first batch may exceed it."""
 MAX_PRODUCERS: Final = 50
 COLORS: Final = 8
 
@@ -90,7 +92,7 @@ def _window(request: PageRequest, bounds: LogOffsets) -> tuple[list[Batch], LogO
             raise UsageError(
                 f"offset {at} is out of range: this log has {bounds.log_start} to {bounds.high_watermark}"
             )
-        fetched = fetch(request.cluster, topic, partition, at, size_bytes=PAGE_BYTES)
+        fetched = fetch(request.cluster, topic, partition, at, size_bytes=DRAWN_BYTES)
         return list(fetched.batches[:MAX_BATCHES]), fetched.bounds
     before = request.number("before")
     newest = batches_before(
