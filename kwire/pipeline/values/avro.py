@@ -11,21 +11,26 @@ from __future__ import annotations
 import decimal
 import io
 import uuid
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 import fastavro
 import pyarrow as pa
 
+from kwire.pipeline.values.avro_defaults import default_of
+from kwire.pipeline.values.avro_resolution import Convert, conversion
 from kwire.pipeline.values.avro_schema import (
-    NAMED,
-    RECORDS,
+    ARRAY,
+    MAP,
+    NO_DEFAULT,
+    RECORD,
+    UNION,
     AvroSchema,
-    logical_type,
-    logical_type_mismatch,
-    type_of,
+    AvroType,
+    common_number,
+    members_of,
 )
+from kwire.pipeline.values.avro_stored import OPTIONS, stored_schema
 from kwire.pipeline.values.columns import (
     LOCAL_MICROSECONDS,
     MICROSECONDS,
@@ -44,6 +49,7 @@ MAGIC: Final = 0
 HEAD_BYTES: Final = 5
 DECIMAL_DIGITS: Final = 38
 """The maximum precision of a decimal in Spark, in digits."""
+UNITS: Final = {"millis": "ms", "micros": "us", "nanos": "ns"}
 
 PRIMITIVE: Final = {
     # Parquet has no null type, so a column that is always null needs another type.
@@ -58,16 +64,6 @@ PRIMITIVE: Final = {
     "bytes": pa.binary(),
     "fixed": pa.binary(),
 }
-PYTHON: Final[dict[str, type]] = {
-    "boolean": bool,
-    "float": float,
-    "double": float,
-    "string": str,
-    "bytes": bytes,
-    "array": list,
-    "map": dict,
-}
-WIDER: Final = [({"int", "long"}, "long"), ({"float", "double"}, "double")]
 _DIGITS: Final = decimal.Context(prec=DECIMAL_DIGITS * 2)
 
 
@@ -79,8 +75,7 @@ class AvroReader:
         self.column = column_of(reader)
         self._reader = reader
         self._registry = registry
-        self._with_names = _has_choice(reader.full)
-        self._writers: dict[int, tuple[Any, Any] | str] = {}
+        self._writers: dict[int, tuple[Any, Convert | None] | str] = {}
 
     def read(self, value: bytes) -> Any:
         """Decode a value without applying logical types. Raises DecodeError or RegistryError."""
@@ -88,24 +83,22 @@ class AvroReader:
             raise DecodeError(f"{len(value)} bytes are too few for a schema id")
         if value[0] != MAGIC:
             raise DecodeError(f"the first byte is {value[0]}, not {MAGIC}")
-        writer, reader = self._schemas(int.from_bytes(value[1:HEAD_BYTES], "big"))
+        stored, convert = self._schemas(int.from_bytes(value[1:HEAD_BYTES], "big"))
         stream = io.BytesIO(value)
         stream.seek(HEAD_BYTES)
         try:
-            found = fastavro.schemaless_reader(stream, writer, reader, return_named_type=self._with_names)
+            found: Any = fastavro.schemaless_reader(stream, stored, None, **OPTIONS)
         except EOFError:
             raise DecodeError("the value ends within its record") from None
-        except fastavro.read.SchemaResolutionError as error:
-            raise DecodeError(f"the reader's schema does not fit the writer's: {_short(error)}") from None
         except Exception as error:
             # Catch every exception, because arbitrary bytes can cause any exception in fastavro.
             raise DecodeError(f"the value does not match its schema: {_short(error)}") from None
         left_bytes = len(value) - stream.tell()
         if left_bytes:
             raise DecodeError(f"{left_bytes} bytes follow the record")
-        return found
+        return found if convert is None else convert(found)
 
-    def _schemas(self, schema_id: int) -> tuple[Any, Any]:
+    def _schemas(self, schema_id: int) -> tuple[Any, Convert | None]:
         found = self._writers.get(schema_id)
         if found is None:
             try:
@@ -117,11 +110,11 @@ class AvroReader:
             raise DecodeError(found)
         return found
 
-    def _resolved(self, writer: AvroSchema) -> tuple[Any, Any]:
-        why = logical_type_mismatch(writer, self._reader)
-        if why:
-            raise DecodeError(f"the reader's schema does not fit the writer's: {why}")
-        return writer.stored, None if writer.stored == self._reader.stored else self._reader.stored
+    def _resolved(self, writer: AvroSchema) -> tuple[Any, Convert | None]:
+        try:
+            return stored_schema(writer.type), conversion(writer.type, self._reader.type)
+        except RecursionError:
+            raise DecodeError("the writer's schema is nested too deeply") from None
 
     def forget_missing_schemas(self) -> None:
         """Forget which schemas were missing or unusable, so that the next read looks them up again.
@@ -136,124 +129,71 @@ def _short(error: Exception) -> str:
     return text if len(text) <= 200 else f"{text[:200]} …"
 
 
-class _Named(Column):
-    """A column of union values, which fastavro returns as pairs of type name and value."""
-
-    def __init__(self, column: Column) -> None:
-        self._column = column
-        self.type = column.type
-
-    def array(self, values: Sequence[Any]) -> pa.Array:
-        return self._column.array([value[1] if isinstance(value, tuple) else value for value in values])
-
-
 def column_of(schema: AvroSchema) -> Column:
-    """Return a column for values of a schema. Raises DecodeError if Spark does not support its type."""
-    return _column(schema, schema.full, ())
+    """Return a column for values of a reader's schema.
+
+    Raises DecodeError if Spark does not support its type, or if a default value is invalid.
+    """
+    try:
+        return _column(schema.type, ())
+    except RecursionError:
+        raise DecodeError("the schema is nested too deeply") from None
 
 
-def _column(schema: AvroSchema, at: Any, inside: tuple[str, ...]) -> Column:
-    at = schema.named.get(at, at) if isinstance(at, str) else at
-    kind = type_of(at)
-    if kind == "union":
-        return _union(schema, at, inside)
-    if kind in RECORDS:
-        name = at["name"]
-        if name in inside:
-            raise DecodeError(f"the record {name} contains itself, which a column cannot represent")
-        if not at["fields"]:
-            raise DecodeError(f"the record {name} has no fields, which Parquet cannot represent")
-        return Record(
-            [(field["name"], _column(schema, field["type"], (*inside, name))) for field in at["fields"]]
-        )
-    if kind == "array":
-        return Listing(_column(schema, at["items"], inside))
-    if kind == "map":
-        return Mapping(_column(schema, at["values"], inside))
-    return _leaf(at, kind)
+def _column(type_: AvroType, inside: tuple[str, ...]) -> Column:
+    if type_.kind == UNION:
+        return _union(type_, inside)
+    if type_.kind == RECORD:
+        return _record(type_, inside)
+    if type_.kind == ARRAY:
+        return Listing(_column(type_.item, inside))
+    if type_.kind == MAP:
+        return Mapping(_column(type_.item, inside))
+    return _leaf(type_)
 
 
-def _leaf(at: Any, kind: str) -> Column:
-    logical = logical_type(at)
-    if logical == "date":
+def _record(type_: AvroType, inside: tuple[str, ...]) -> Column:
+    name = type_.name
+    if name in inside:
+        raise DecodeError(f"the record {name} contains itself, which a column cannot represent")
+    if not type_.fields:
+        raise DecodeError(f"the record {name} has no fields, which Parquet cannot represent")
+    columns = [(field.name, _column(field.type, (*inside, name))) for field in type_.fields]
+    for field in type_.fields:
+        if field.default is not NO_DEFAULT:
+            default_of(field)
+    return Record(columns)
+
+
+def _leaf(type_: AvroType) -> Column:
+    kind, logical = type_.kind, type_.logical
+    name = "" if logical is None else logical.name
+    if name == "date":
         return Leaf(pa.date32())
-    if logical is not None and "timestamp-" in logical:
-        unit = {"millis": "ms", "micros": "us", "nanos": "ns"}[logical.rpartition("-")[2]]
-        return Time(unit, LOCAL_MICROSECONDS if logical.startswith("local-") else MICROSECONDS)
-    if logical == "decimal":
-        precision, scale = at["precision"], at.get("scale", 0)
+    if "timestamp-" in name:
+        unit = UNITS[name.rpartition("-")[2]]
+        return Time(unit, LOCAL_MICROSECONDS if name.startswith("local-") else MICROSECONDS)
+    if logical is not None and name == "decimal":
+        precision, scale = logical.precision, logical.scale
         if precision > DECIMAL_DIGITS:
             raise DecodeError(f"a decimal with {precision} digits exceeds the maximum of {DECIMAL_DIGITS}")
         return Leaf(pa.decimal128(precision, scale), partial(_decimal, scale))
-    if logical == "uuid" and kind == "fixed":
-        return Leaf(pa.string(), lambda value: str(uuid.UUID(bytes=_bytes(value))))
-    if kind in ("bytes", "fixed"):
-        return Leaf(PRIMITIVE[kind], _bytes)
-    if kind not in PRIMITIVE:
-        raise DecodeError(f"unknown Avro type {kind}")
+    if name == "uuid" and kind == "fixed":
+        return Leaf(pa.string(), lambda value: str(uuid.UUID(bytes=value)))
     return Leaf(PRIMITIVE[kind])
 
 
-def _bytes(value: Any) -> bytes:
-    # A default value for bytes in a schema is text with one character for each byte.
-    return value.encode("latin-1") if isinstance(value, str) else value
+def _decimal(scale: int, value: bytes) -> decimal.Decimal:
+    return decimal.Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _DIGITS)
 
 
-def _decimal(scale: int, value: Any) -> decimal.Decimal:
-    return decimal.Decimal(int.from_bytes(_bytes(value), "big", signed=True)).scaleb(-scale, _DIGITS)
-
-
-def _union(schema: AvroSchema, branches: list[Any], inside: tuple[str, ...]) -> Column:
-    others = [branch for branch in branches if type_of(branch) != "null"]
-    kinds = {type_of(branch) for branch in others}
-    wide = next((wider for narrow, wider in WIDER if kinds == narrow), None)
+def _union(union: AvroType, inside: tuple[str, ...]) -> Column:
+    others = [branch for branch in union.items if branch.kind != "null"]
     if not others:
         return Leaf(PRIMITIVE["null"])
-    if wide is not None and not any(logical_type(branch) for branch in others):
+    wide = common_number(others)
+    if wide is not None:
         return Leaf(PRIMITIVE[wide])
     if len(others) == 1:
-        return _Named(_column(schema, others[0], inside))
-    resolved = [schema.named.get(branch, branch) if isinstance(branch, str) else branch for branch in others]
-    kinds = {type_of(branch) for branch in resolved}
-    return Choice([(_test(branch, kinds), _Named(_column(schema, branch, inside))) for branch in resolved])
-
-
-def _test(branch: Any, kinds: set[str]) -> Callable[[Any], bool]:
-    """Return a function that tests whether a value belongs to a branch of a union.
-
-    `kinds` has the kinds of all branches of the union.
-    """
-    kind = type_of(branch)
-    if kind in NAMED:
-        python: type = {"enum": str, "fixed": bytes}.get(kind, dict)
-        unqualified = branch["name"].rpartition(".")[2]
-        # A value without a type name was not written as a union.
-        return lambda value: (
-            value[0].rpartition(".")[2] == unqualified
-            if isinstance(value, tuple)
-            else isinstance(value, python)
-        )
-    if (kind, True) in (("int", "long" in kinds), ("float", "double" in kinds)):
-        return lambda value: False
-    if kind in ("int", "long"):
-        return lambda value: isinstance(value, int) and not isinstance(value, bool)
-    wanted = PYTHON[kind]
-    return lambda value: isinstance(value, wanted)
-
-
-def _has_choice(schema: Any) -> bool:
-    """Return whether a schema has a union of several types besides null.
-
-    The values of such a union need type names.
-    """
-    if isinstance(schema, list):
-        others = [branch for branch in schema if type_of(branch) != "null"]
-        return len(others) > 1 or any(_has_choice(branch) for branch in others)
-    if not isinstance(schema, dict):
-        return False
-    parts = [
-        schema.get("items"),
-        schema.get("values"),
-        *(field["type"] for field in schema.get("fields", ())),
-    ]
-    return any(_has_choice(part) for part in parts)
+        return _column(others[0], inside)
+    return Choice([_column(branch, inside) for branch in members_of(union)])

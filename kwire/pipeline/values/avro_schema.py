@@ -1,38 +1,74 @@
-"""Avro schemas as JSON with inlined references, in one form with logical types and in one form without them.
+"""Avro schemas as objects. References to named types are references to the same object.
 
-Values are decoded without logical types. Logical types are applied to complete columns later. So fastavro
-resolves a writer's schema to a reader's schema only by the stored types, as Avro's own implementations do.
-`logical_type_mismatch` finds differences in logical types, so that milliseconds are not read as microseconds.
+https://avro.apache.org/docs/1.12.0/specification/#schema-declaration
+A writer's schema comes from the registry, and a job must not end because of it. So every fault of a schema is
+a DecodeError. Names and default values of a writer's schema are not checked, because they do not change how
+its values are read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-import fastavro
-from fastavro.schema import SchemaParseException, UnknownType
-
+from kwire.pipeline.values.avro_logical import LogicalType, logical_type_of
 from kwire.pipeline.values.columns import DecodeError
 
-RECORDS: Final = ("record", "error", "request")
-NAMED: Final = (*RECORDS, "enum", "fixed")
-LOGICAL: Final = {
-    ("int", "date"), ("int", "time-millis"), ("long", "time-micros"),
-    ("long", "timestamp-millis"), ("long", "timestamp-micros"), ("long", "timestamp-nanos"),
-    ("long", "local-timestamp-millis"), ("long", "local-timestamp-micros"), ("long", "local-timestamp-nanos"),
-    ("bytes", "decimal"), ("fixed", "decimal"), ("string", "uuid"), ("fixed", "uuid"),
-}  # fmt: skip
-"""The logical types of each stored type. Avro's specification requires readers to ignore other ones."""
+PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "string", "bytes")
+RECORD, ENUM, FIXED = "record", "enum", "fixed"
+NAMED: Final = {"record": RECORD, "error": RECORD, "enum": ENUM, "fixed": FIXED}
+ARRAY, MAP, UNION = "array", "map", "union"
+NO_DEFAULT: Final = object()
+WIDER: Final = [({"int", "long"}, "long"), ({"float", "double"}, "double")]
+"""The types whose union is a column of one type."""
+MAX_SIZE: Final = (1 << 31) - 1
+
+
+@dataclass(eq=False, slots=True)
+class AvroType:
+    """A type of a schema. Only the attributes of its `kind` are set."""
+
+    kind: str
+    """A primitive type, or `record`, `enum`, `fixed`, `array`, `map` or `union`."""
+    logical: LogicalType | None = None
+    name: str = ""
+    """The name with the namespace."""
+    aliases: tuple[str, ...] = ()
+    """Other names, with namespaces."""
+    fields: list[Field] = field(default_factory=list)
+    items: list[AvroType] = field(default_factory=list)
+    """The type of the items of an array or of the values of a map, or the branches of a union."""
+    symbols: tuple[str, ...] = ()
+    default_symbol: str | None = None
+    size: int = 0
+
+    @property
+    def unqualified(self) -> str:
+        """The name without the namespace."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def item(self) -> AvroType:
+        return self.items[0]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" if self.name else self.kind
+
+
+@dataclass(eq=False, slots=True)
+class Field:
+    """A field of a record. `default` is a JSON value, or NO_DEFAULT."""
+
+    name: str
+    type: AvroType
+    aliases: tuple[str, ...]
+    default: Any
 
 
 class AvroSchema:
-    """A schema whose references are replaced with their definitions.
-
-    `full` is the schema with logical types, and `stored` the schema without them. `named` has the definition
-    of each named type.
-    """
+    """A schema. `type` is its type, and `texts` its JSON, preceded by the schemas that it refers to."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         """Parse a schema. Raises DecodeError.
@@ -40,153 +76,150 @@ class AvroSchema:
         The last text is the schema. The texts before it are the schemas that it refers to.
         """
         self.texts = tuple(texts)
-        known: dict[str, Any] = {}
+        parser = _Parser()
         try:
             for text in texts:
-                parsed = fastavro.parse_schema(json.loads(text), named_schemas=known)
-            self.full = _inline_references(parsed, known, set())
-            self.stored = fastavro.parse_schema(_without_logical_types(self.full))
-        except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DecodeError(f"not a valid Avro schema: {error!r}") from None
-        self.named: dict[str, Any] = {}
-        _collect(self.full, self.named)
+                self.type = parser.parse(json.loads(text), "")
+        except DecodeError as fault:
+            raise DecodeError(f"not a valid Avro schema: {fault}") from None
+        except ValueError as error:
+            raise DecodeError(f"not a valid Avro schema: {error}") from None
+        except RecursionError:
+            raise DecodeError("not a valid Avro schema: it is nested too deeply") from None
 
 
-def _inline_references(schema: Any, known: Mapping[str, Any], seen: set[str]) -> Any:
-    """Replace the first reference to each name with its definition."""
-    if isinstance(schema, str):
-        return (
-            _inline_references(known[schema], known, seen)
-            if schema in known and schema not in seen
-            else schema
-        )
-    if isinstance(schema, list):
-        return [_inline_references(branch, known, seen) for branch in schema]
-    if isinstance(schema["type"], dict | list):
-        return _inline_references(schema["type"], known, seen)
-    if schema["type"] in NAMED:
-        if schema["name"] in seen:
-            return schema["name"]
-        seen.add(schema["name"])
-    found = {key: value for key, value in schema.items() if not key.startswith("__")}
-    for key in ("items", "values"):
-        if key in found:
-            found[key] = _inline_references(found[key], known, seen)
-    if schema["type"] in RECORDS:
-        found["fields"] = [
-            {**field, "type": _inline_references(field["type"], known, seen)} for field in schema["fields"]
-        ]
-    elif schema["type"] in known:
-        return _inline_references(schema["type"], known, seen)
-    return found
+def members_of(union: AvroType) -> list[AvroType]:
+    """Return the branches of a union that are members of the column's struct, in order.
 
-
-def _without_logical_types(schema: Any) -> Any:
-    if isinstance(schema, str):
-        return schema
-    if isinstance(schema, list):
-        return [_without_logical_types(branch) for branch in schema]
-    found = {key: value for key, value in schema.items() if key not in ("logicalType", "precision", "scale")}
-    for key in ("items", "values"):
-        if key in found:
-            found[key] = _without_logical_types(found[key])
-    if schema["type"] in RECORDS:
-        found["fields"] = [
-            {**field, "type": _without_logical_types(field["type"])} for field in schema["fields"]
-        ]
-        for field in found["fields"]:
-            if "default" in field:
-                field["default"] = _default(field["default"], field["type"])
-    return found
-
-
-def _default(value: Any, schema: Any) -> Any:
-    """Complete the default value of a record with the defaults of the fields that the value omits."""
-    if isinstance(value, dict) and isinstance(schema, dict) and schema["type"] in RECORDS:
-        return {
-            field["name"]: _default(value.get(field["name"], field.get("default")), field["type"])
-            for field in schema["fields"]
-        }
-    return value
-
-
-def _collect(schema: Any, named: dict[str, Any]) -> None:
-    if isinstance(schema, list):
-        for branch in schema:
-            _collect(branch, named)
-    elif isinstance(schema, dict):
-        if schema["type"] in NAMED:
-            named[schema["name"]] = schema
-        for part in (schema.get("items"), schema.get("values")):
-            _collect(part, named)
-        for field in schema.get("fields", ()):
-            _collect(field["type"], named)
-
-
-def type_of(schema: Any) -> str:
-    """Return the name of a schema's type; `union` for a list."""
-    if isinstance(schema, list):
-        return "union"
-    return schema if isinstance(schema, str) else str(schema["type"])
-
-
-def logical_type(schema: Any) -> str | None:
-    """Return the logical type of a schema, or None if Avro's specification does not define it."""
-    if not isinstance(schema, dict):
-        return None
-    name = schema.get("logicalType")
-    return name if (schema["type"], name) in LOGICAL else None
-
-
-def logical_type_mismatch(writer: AvroSchema, reader: AvroSchema) -> str:
-    """Describe where a stored value would have another meaning with the reader's logical types.
-
-    The result is empty if there is no such place.
+    The list is empty if the column is not a struct: the union has at most one branch besides null, or its
+    branches are numbers that have a common type.
     """
-    return _logical_type_mismatch(writer, writer.full, reader, reader.full, set())
+    others = [branch for branch in union.items if branch.kind != "null"]
+    return [] if len(others) < 2 or common_number(others) else others
 
 
-def _logical_type_mismatch(
-    writer: AvroSchema, written: Any, reader: AvroSchema, wanted: Any, seen: set[tuple[str, str]]
-) -> str:
-    written = _single(writer.named.get(written, written) if isinstance(written, str) else written)
-    wanted = _single(reader.named.get(wanted, wanted) if isinstance(wanted, str) else wanted)
-    if isinstance(written, str):
-        written = writer.named.get(written, written)
-    if isinstance(wanted, str):
-        wanted = reader.named.get(wanted, wanted)
-    if not (isinstance(written, dict) and isinstance(wanted, dict)):
-        return ""
-    if written["type"] in RECORDS and wanted["type"] in RECORDS:
-        if (written["name"], wanted["name"]) in seen:
-            return ""
-        seen.add((written["name"], wanted["name"]))
-        fields = {field["name"]: field["type"] for field in written["fields"]}
-        for field in wanted["fields"]:
-            for name in (field["name"], *field.get("aliases", ())):
-                if name in fields:
-                    found = _logical_type_mismatch(writer, fields[name], reader, field["type"], seen)
-                    if found:
-                        return f"{field['name']}: {found}"
-                    break
-        return ""
-    for key in ("items", "values"):
-        if key in written and key in wanted:
-            return _logical_type_mismatch(writer, written[key], reader, wanted[key], seen)
-    left, right = _meaning(written), _meaning(wanted)
-    return f"written as {left}, read as {right}" if left and right and left != right else ""
+def common_number(branches: Sequence[AvroType]) -> str | None:
+    """Return the wider type of two numeric branches without logical types, or None for other branches."""
+    if any(branch.logical for branch in branches):
+        return None
+    kinds = {branch.kind for branch in branches}
+    return next((wide for narrow, wide in WIDER if kinds == narrow), None)
 
 
-def _single(schema: Any) -> Any:
-    """Return the other type if a schema is a union of null and one type, or else the schema itself."""
-    if isinstance(schema, list):
-        others = [branch for branch in schema if type_of(branch) != "null"]
-        return others[0] if len(others) == 1 else schema
-    return schema
+class _Parser:
+    """A parser of schemas that refer to each other. It keeps the named types."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, AvroType] = {}
+
+    def parse(self, schema: Any, namespace: str) -> AvroType:
+        if isinstance(schema, str):
+            return self._reference(schema, namespace)
+        if isinstance(schema, list):
+            return self._union(schema, namespace)
+        if not isinstance(schema, dict):
+            raise DecodeError(f"{_shown(schema)} is not a type")
+        kind = schema.get("type")
+        if isinstance(kind, dict | list):
+            return self.parse(kind, namespace)
+        if not isinstance(kind, str):
+            raise DecodeError(f"{_shown(schema)} has no type")
+        if kind in PRIMITIVES:
+            return AvroType(kind, logical_type_of(schema, kind, 0))
+        if kind in (ARRAY, MAP):
+            key = "items" if kind == ARRAY else "values"
+            if key not in schema:
+                raise DecodeError(f"{_shown(schema)} has no {key}")
+            return AvroType(kind, items=[self.parse(schema[key], namespace)])
+        if kind in NAMED:
+            return self._definition(schema, NAMED[kind], namespace)
+        return self._reference(kind, namespace)
+
+    def _reference(self, name: str, namespace: str) -> AvroType:
+        if name in PRIMITIVES:
+            return AvroType(name)
+        found = self._named.get(_full_name(name, namespace)) or self._named.get(name)
+        if found is None:
+            raise DecodeError(f"unknown type {name}")
+        return found
+
+    def _union(self, branches: list[Any], namespace: str) -> AvroType:
+        found = [self.parse(branch, namespace) for branch in branches]
+        seen: set[tuple[str, str]] = set()
+        for branch in found:
+            if branch.kind == UNION:
+                raise DecodeError("a union has a union as a branch")
+            if (branch.kind, branch.name) in seen:
+                raise DecodeError(f"a union has {branch} twice")
+            seen.add((branch.kind, branch.name))
+        return AvroType(UNION, items=found)
+
+    def _definition(self, schema: Mapping[str, Any], kind: str, namespace: str) -> AvroType:
+        space = schema.get("namespace")
+        name = _full_name(_text(schema, "name"), space if isinstance(space, str) else namespace)
+        if name in self._named:
+            raise DecodeError(f"{name} is defined twice")
+        inside = name.rpartition(".")[0]
+        aliases = tuple(_full_name(alias, inside) for alias in _aliases(schema))
+        found = AvroType(kind, name=name, aliases=aliases)
+        # Register the type before its fields, because they may refer to it.
+        self._named[name] = found
+        if kind == RECORD:
+            found.fields = list(self._fields(schema, name, inside))
+        elif kind == ENUM:
+            found.symbols = _symbols(schema, name)
+            default = schema.get("default")
+            found.default_symbol = default if isinstance(default, str) else None
+        else:
+            size = schema.get("size")
+            if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_SIZE:
+                raise DecodeError(f"{name} has no valid size")
+            found.size = size
+            found.logical = logical_type_of(schema, FIXED, size)
+        return found
+
+    def _fields(self, schema: Mapping[str, Any], record: str, namespace: str) -> Iterator[Field]:
+        fields = schema.get("fields")
+        if not isinstance(fields, list):
+            raise DecodeError(f"{record} has no fields")
+        seen: set[str] = set()
+        for one in fields:
+            if not isinstance(one, dict) or "type" not in one:
+                raise DecodeError(f"a field of {record} has no type")
+            name = _text(one, "name")
+            if name in seen:
+                raise DecodeError(f"{record} has two fields {name}")
+            seen.add(name)
+            type_ = self.parse(one["type"], namespace)
+            yield Field(name, type_, _aliases(one), one.get("default", NO_DEFAULT))
 
 
-def _meaning(schema: Any) -> str:
-    name = logical_type(schema)
-    if name == "decimal":
-        return f"decimal of scale {schema.get('scale', 0)}"
-    return (name or "").removeprefix("local-")
+def _full_name(name: str, namespace: str) -> str:
+    name = name.removeprefix(".")
+    return f"{namespace}.{name}" if namespace and "." not in name else name
+
+
+def _text(schema: Mapping[str, Any], key: str) -> str:
+    found = schema.get(key)
+    if not isinstance(found, str) or not found:
+        raise DecodeError(f"{_shown(schema)} has no {key}")
+    return found
+
+
+def _aliases(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    found = schema.get("aliases")
+    return tuple(alias for alias in found if isinstance(alias, str)) if isinstance(found, list) else ()
+
+
+def _symbols(schema: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    found = schema.get("symbols")
+    if not isinstance(found, list) or not all(isinstance(symbol, str) for symbol in found):
+        raise DecodeError(f"{name} has no symbols")
+    if len(set(found)) < len(found):
+        raise DecodeError(f"{name} has a symbol twice")
+    return tuple(found)
+
+
+def _shown(schema: Any) -> str:
+    text = json.dumps(schema)
+    return text if len(text) <= 60 else f"{text[:60]} …"

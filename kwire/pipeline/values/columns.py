@@ -113,32 +113,22 @@ class Mapping(Column):
 class Choice(Column):
     """A column of values of several types: a struct with one member for each type.
 
-    At most one member of a value is not null.
+    A value is a pair: the position of its member, and the member's value. The other members are null.
     """
 
-    def __init__(self, members: Sequence[tuple[Callable[[Any], bool], Column]]) -> None:
-        """Create a column. A value belongs to the first member whose test returns true."""
+    def __init__(self, members: Sequence[Column]) -> None:
         self._members = list(members)
         self.type = pa.struct(
-            [pa.field(f"member{number}", column.type) for number, (_, column) in enumerate(members)]
+            [pa.field(f"member{number}", column.type) for number, column in enumerate(members)]
         )
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        chosen = [self._member(value) for value in values]
         columns = [
-            column.array([value if at == number else None for value, at in zip(values, chosen, strict=True)])
-            for number, (_, column) in enumerate(self._members)
+            column.array([value[1] if value is not None and value[0] == number else None for value in values])
+            for number, column in enumerate(self._members)
         ]
-        mask = pa.array([at is None for at in chosen], pa.bool_())
+        mask = pa.array([value is None for value in values], pa.bool_())
         return pa.StructArray.from_arrays(columns, fields=list(self.type), mask=mask)
-
-    def _member(self, value: Any) -> int | None:
-        if value is None:
-            return None
-        for number, (is_of, _) in enumerate(self._members):
-            if is_of(value):
-                return number
-        raise DecodeError(f"{value!r} has none of the types of the union")
 
 
 def _offsets(values: Sequence[Any]) -> pa.Array:
