@@ -20,12 +20,13 @@ STOP_SECONDS = 60
 
 
 @cache
-def compiled(name: str) -> Path:
+def compiled(name: str, jars: Path | None = None) -> Path:
     """Compile ``interop/java/NAME.java`` if it has changed, and return the directory of its class files.
 
+    `jars` is the directory of the jars that it needs; by default those of Apache Kafka.
     Raises Missing without a JDK.
     """
-    jars = kafka_jars()
+    jars = jars or kafka_jars()
     with alone_in_target():
         return _compiled(name, jars)
 

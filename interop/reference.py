@@ -1,4 +1,4 @@
-"""Apache Kafka's jars, Spark's connector and a Python interpreter with PySpark.
+"""Apache Kafka's jars, Spark's connector, Avro's library, and a Python interpreter with PySpark.
 
 Each of them is downloaded once into ``interop/target``. If the machine lacks a requirement, the functions
 raise Missing with one sentence about the requirement.
@@ -28,6 +28,7 @@ NODE_KAFKA = os.environ.get("INTEROP_KAFKA", "")
 NODE_SUFFIX = f"-{NODE_KAFKA}" if NODE_KAFKA else ""
 """The end of the names of files in ``interop/target`` that depend on this version."""
 SPARK_JARS = TARGET / "spark"
+AVRO_JARS = TARGET / "avro"
 SPARK_VENV = TARGET / "venv"
 SPARK_PACKAGES = ["pyspark==4.2.0", "pandas<3", "pyarrow"]
 
@@ -129,6 +130,14 @@ def spark_jars() -> list[Path]:
     # PySpark contains the Scala library, Spark tags and logging jars. A second copy of a jar breaks class
     # loading.
     return [jar for jar in jars if not jar.name.startswith(("scala-library", "spark-tags", "slf4j-api"))]
+
+
+@cache
+def avro_jars() -> Path:
+    """Return the directory of the jars of Avro's Java library."""
+    require_java()
+    with alone_in_target():
+        return fetch_jars(HERE / "avro" / "pom.xml", AVRO_JARS)
 
 
 @cache

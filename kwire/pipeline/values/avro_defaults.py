@@ -84,7 +84,7 @@ def _float(kind: str, value: int | float | str) -> float:
     try:
         # Avro's Java library accepts numbers as text, too. JSON has no other form for NaN and infinity.
         found = float(value)
-        return float(struct.unpack("f", struct.pack("f", found))[0]) if kind == "float" else found
+        return float(struct.unpack("<f", struct.pack("<f", found))[0]) if kind == "float" else found
     except (OverflowError, ValueError):
         raise DecodeError(f"{value!r} is not a value of {kind}") from None
 

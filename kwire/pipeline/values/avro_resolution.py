@@ -10,9 +10,11 @@ Where the specification leaves a choice, the choice is that of Avro's Java libra
 - Branches of equal unions correspond by position, if no other branch has the full name of the writer's type.
 - An error concerns only the values in which it occurs, such as those of one branch of a union.
 
-Two rules of the specification differ from the Java library, and prevent the loss of values. Records match
-only if their unqualified names are equal: the Java library ignores the names, and would read any record as a
-record whose fields have defaults. An enum or a fixed in a union also matches by its unqualified name.
+Two rules are those of the specification and not of the Java library:
+
+- Records match only if their unqualified names are equal. The Java library ignores the names, and would read
+  any record as a record whose fields have defaults.
+- An enum or a fixed in a union also matches by its unqualified name, if only one branch has that name.
 
 A logical type with another meaning, such as another unit of time, is an error of the values that have it.
 """
@@ -132,6 +134,8 @@ class _Resolution:
             if union.items[position].name == self._name(written):
                 return position
         fitting = [position for position in same if self._fits(written, union.items[position])]
+        if written.kind != RECORD and len(fitting) > 1:
+            return None
         return fitting[-1] if fitting else None
 
     def _fits(self, written: AvroType, branch: AvroType) -> bool:
@@ -245,6 +249,8 @@ def _matches(written: AvroType, wanted: AvroType) -> Iterator[tuple[int, Any]]:
 def _other_meaning(written: AvroType, wanted: AvroType) -> str:
     """Describe the logical types if a stored value would have another meaning for the reader."""
     left, right = written.logical, wanted.logical
+    if written.kind == "string" and wanted.kind == "bytes" and right is not None:
+        return f"written as text, read as {right.meaning}"
     if left is None or right is None or left.meaning == right.meaning:
         return ""
     return f"written as {left.meaning}, read as {right.meaning}"

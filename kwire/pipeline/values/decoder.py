@@ -59,11 +59,14 @@ class TextReader:
 class Decoder:
     """A decoder of many values according to a plan."""
 
-    def __init__(self, plan: Plan) -> None:
-        """Create a decoder. Raises DecodeError if no column type fits the schema, or RegistryError."""
-        self._registry = (
-            Registry(plan.registry, dict(plan.registry_settings)) if plan.format == AVRO else None
-        )
+    def __init__(self, plan: Plan, registry: Registry | None = None) -> None:
+        """Create a decoder. Raises DecodeError if no column type fits the schema, or RegistryError.
+
+        `registry` replaces the registry of the plan.
+        """
+        if registry is None and plan.format == AVRO:
+            registry = Registry(plan.registry, dict(plan.registry_settings))
+        self._registry = registry
         self._reader = _reader(plan, self._registry)
         self.type = self._reader.column.type
 
