@@ -19,6 +19,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from kwire.pipeline.origin import internal_topics
+
 CLEAN, FAILED, DIFFERENT = 0, 1, 3
 """Exit statuses of a job. Only an audit exits with DIFFERENT, when it has found differences."""
 METRICS_VARIABLE: Final = "KWIRE_PIPELINE_METRICS"
@@ -75,6 +77,13 @@ class Table:
             # Spark would treat such a text as a URL, while the other parts of the job treat it as a path.
             raise ConfigError(f"{self._name}.{key} must be a path like '/srv/kwire', not the URL {value!r}")
         return str(value)
+
+    def topic(self, key: str, default: str | None = None) -> str:
+        """Read the name of a topic to write to. Raises ConfigError as `text` does, or if it is internal."""
+        name = self.text(key, default)
+        if internal_topics([name]):
+            raise ConfigError(f"{self._name}.{key} is the internal topic {name}: choose another topic")
+        return name
 
     def path(self, key: str, default: str | None = None) -> Path:
         """Read a path. Raises ConfigError if it is invalid, empty, or missing with no default."""

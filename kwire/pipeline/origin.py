@@ -5,6 +5,7 @@ Another topic, or a topic of another cluster, can have the same name, but ids ar
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -12,6 +13,13 @@ UNKNOWN: Final = "?"
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Internal topics. They are not copied, because their records describe the state of one cluster."""
+METADATA: Final = "__cluster_metadata"
+"""The name of the metadata log. No topic can have this name."""
+
+
+def internal_topics(names: Iterable[str]) -> list[str]:
+    """Return those of the names that belong to internal topics or to the metadata log, sorted."""
+    return sorted((INTERNAL | {METADATA}).intersection(names))
 
 
 class Origin(NamedTuple):

@@ -52,6 +52,14 @@ def test_a_configuration_error_is_named(tmp_path: Path, text: str, what: str) ->
         load(tmp_path, text).input()
 
 
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__share_group_state", "__cluster_metadata"])
+def test_a_job_does_not_write_to_an_internal_topic(tmp_path: Path, name: str) -> None:
+    table = load(tmp_path, f"[windows]\ntopic = '{name}'\nother = 'a'").table("windows")
+    with pytest.raises(ConfigError, match=f"windows.topic is the internal topic {name}"):
+        table.topic("topic")
+    assert table.topic("other") == "a"
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         JobConfig.load(tmp_path / "absent.toml")

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kwire.pipeline import delivery
-from kwire.pipeline.archive.manifest import ArchiveError, DataFile
+from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
 from kwire.pipeline.archive.reading import RecordFilter, by_partition
 from kwire.pipeline.delivery import (
     MAP_SUFFIX,
@@ -36,11 +36,15 @@ from kwire.pipeline.jobs.restore import (
     RestoreConfig,
     Restored,
     create_topics,
+    run,
 )
 from kwire.pipeline.origin import UNKNOWN, Origin
 from kwire.pipeline.restore.selection import Selection
 from kwire.pipeline.topics import create
 from tests.durability.child import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SECONDS = 30.0
 FAR_MS = 9_000_000_000_000
@@ -325,7 +329,6 @@ def test_partitions_without_records_are_created(target: Target, tmp_path: Path) 
     config = RestoreConfig(tmp_path, target.job, RecordFilter(), AUTO, ".r", target.client, KEEP_FOREVER, 3)
     files = by_partition(dense(target, 10))
     known = [(target.topic, 0), (target.topic, 1), (target.topic, 4), ("of.none", 2), ("of.few", 3)]
-    known.append(("__consumer_offsets", 49))
     create(AdminClient(dict(target.client)), {"of.few.r": 1})
     assert create_topics(config, files, known) == {(target.topic, 1): SAME}
     topics = AdminClient(dict(target.client)).list_topics(timeout=SECONDS).topics
@@ -334,7 +337,26 @@ def test_partitions_without_records_are_created(target: Target, tmp_path: Path) 
     assert counts["of.none.r"] == 3
     # An earlier version created it, and the restore continues.
     assert counts["of.few.r"] == 1
-    assert "__consumer_offsets.r" not in counts
+
+
+@pytest.mark.parametrize(
+    ("topic", "suffix", "why"),
+    [
+        ("__transaction_state", "", "__transaction_state cannot be restored, because the records describe"),
+        ("__transaction_state", ".r", "__transaction_state cannot be restored, because the records describe"),
+        ("__consumer", "_offsets", "__consumer_offsets is an internal topic of the target"),
+    ],
+)
+def test_internal_topics_are_refused_before_a_topic_is_created(
+    bootstrap: str, tmp_path: Path, topic: str, suffix: str, why: str
+) -> None:
+    archive = Archive(tmp_path)
+    archive.add(Commit(-1, "job", 0, {topic: {0: (0, 9)}, "before.internal": {0: (0, 1)}}, []))
+    client = {"bootstrap.servers": bootstrap}
+    config = RestoreConfig(tmp_path, "j", RecordFilter(), AUTO, suffix, client, KEEP_FOREVER, 3)
+    with pytest.raises(ArchiveError, match=why):
+        run(cast("SparkSession", None), config)
+    assert f"before.internal{suffix}" not in AdminClient(dict(client)).list_topics(timeout=SECONDS).topics
 
 
 def test_records_with_timestamp_0_are_counted(target: Target) -> None:

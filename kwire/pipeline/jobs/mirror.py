@@ -52,9 +52,10 @@ from kwire.pipeline.mirror.micro_batches import (
     deliver_batches,
     deliver_part,
 )
-from kwire.pipeline.mirror.source import Source, client_of, end_offsets, source_of
+from kwire.pipeline.mirror.source import Source, client_of, end_offsets, named_topics, source_of
 from kwire.pipeline.mirror.targets import Progress, TargetTopic, prepare
 from kwire.pipeline.offset_map import DeliveryError
+from kwire.pipeline.origin import internal_topics
 from kwire.pipeline.sides import split_names
 
 if TYPE_CHECKING:
@@ -125,6 +126,12 @@ class MirrorConfig(NamedTuple):
             raise ConfigError('mirror.client."bootstrap.servers" is missing: set it to the target cluster')
         if "/" in found.job:
             raise ConfigError(f"mirror.job must not contain a slash: {found.job!r}")
+        internal = internal_topics(named_topics(input_))
+        if internal:
+            raise ConfigError(
+                f"input.options selects {', '.join(internal)}, whose records describe the state of the "
+                f"source cluster: remove the name"
+            )
         dividing = [name for name in input_.options if name.lower() in DIVIDING]
         if dividing:
             raise ConfigError(
@@ -185,6 +192,11 @@ class Mirror:
         """
         config = self.config
         topics = self._source.topics()
+        targets = internal_topics(map(config.target_of, topics))
+        if targets:
+            raise DeliveryError(
+                f"{targets[0]} is an internal topic of the target: choose another prefix or suffix"
+            )
         wanted = [
             TargetTopic(
                 config.target_of(name),

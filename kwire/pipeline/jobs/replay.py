@@ -46,7 +46,7 @@ class ReplayConfig(NamedTuple):
         """Read the table [replay]. Raises ConfigError if a key is missing, invalid or unknown."""
         table = config.table("replay")
         found = cls(
-            table.text("topic", "flights"),
+            table.topic("topic", "flights"),
             table.number("partitions", 4, least=1),
             table.text("job", "replay"),
             table.number("speed", 0),

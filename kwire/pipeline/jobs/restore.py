@@ -56,7 +56,7 @@ from kwire.pipeline.delivery import (
     progress,
 )
 from kwire.pipeline.mirror.source import KafkaSource
-from kwire.pipeline.origin import INTERNAL, UNKNOWN, Origin
+from kwire.pipeline.origin import UNKNOWN, Origin
 from kwire.pipeline.restore.batches import Limits
 from kwire.pipeline.restore.directory import (
     DirectoryConfig,
@@ -68,7 +68,7 @@ from kwire.pipeline.restore.directory import (
 )
 from kwire.pipeline.restore.partition import RestoredLog
 from kwire.pipeline.restore.preserved_offsets import PreservedOffsets
-from kwire.pipeline.restore.selection import Selection
+from kwire.pipeline.restore.selection import Selection, check_not_internal
 from kwire.pipeline.sides import check_topics, split_names
 from kwire.pipeline.topics import create
 from kwire.wire.compression import Codec
@@ -199,6 +199,7 @@ def run(spark: SparkSession, config: RestoreConfig) -> list[Restored]:
     known = partition_ranges(archive, config.wanted)
     if not partitions and not known:
         raise ArchiveError(f"{config.directory} has no matching records")
+    check_not_internal({topic for topic, _ in (*partitions, *known)}, config.suffix)
     modes = create_topics(config, partitions, known)
     if not partitions:
         return []
@@ -278,8 +279,7 @@ def create_topics(
     """
     admin = AdminClient({str(key): value for key, value in config.client.items()})
     least = partition_counts(partitions, config.suffix)
-    named = {(topic, partition) for topic, partition in known if topic not in INTERNAL}
-    create(admin, partition_counts({*partitions, *named}, config.suffix), config.settings, least)
+    create(admin, partition_counts({*partitions, *known}, config.suffix), config.settings, least)
     modes = _modes(config, partitions)
     mapped = {topic + config.suffix + MAP_SUFFIX for (topic, _), mode in modes.items() if mode == MAP}
     create(admin, dict.fromkeys(mapped, 1), {"cleanup.policy": "compact"})

@@ -143,7 +143,7 @@ class WindowsConfig(NamedTuple):
         aggregates = table.table("aggregates").texts()
         found = cls(
             input=config.input(),
-            topic=table.text("topic"),
+            topic=table.topic("topic"),
             partitions=table.number("partitions", 4, least=1),
             checkpoint=Path(table.text("checkpoint")),
             event_time=table.text("event_time", ""),

@@ -18,6 +18,7 @@ from kwire.pipeline.config import ConfigError, Input
 from kwire.pipeline.offset_map import RESULT_TIMEOUT_SECONDS, TIMEOUT_SECONDS, DeliveryError
 from kwire.pipeline.origin import INTERNAL, Origin, of_log
 from kwire.pipeline.segments.options import parse
+from kwire.pipeline.sides import split_names
 
 
 class SourceTopic(NamedTuple):
@@ -128,6 +129,16 @@ class FileSource:
     def settings(self, topic: str, names: Iterable[str]) -> dict[str, str]:
         """Return unlimited retention whatever `names` are, because the records in files may be old."""
         return {"retention.ms": "-1"}
+
+
+def named_topics(input_: Input) -> set[str]:
+    """Return the topics that an input's options name. It is empty if they have a pattern."""
+    options = {name.lower(): value for name, value in input_.options.items()}
+    try:
+        assigned = set(json.loads(options.get("assign", "{}")))
+    except (ValueError, TypeError):
+        assigned = set()  # Spark's source reports the error.
+    return assigned | split_names(options.get("subscribe", ""))
 
 
 def client_of(input_: Input, given: Mapping[str, str]) -> dict[str, str]:

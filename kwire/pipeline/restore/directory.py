@@ -32,11 +32,11 @@ from kwire.broker.storage.dirs.meta_properties import BOOTSTRAP_CHECKPOINT, META
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, DataFile, sync_directory
 from kwire.pipeline.archive.reading import RecordFilter, by_partition, rows
-from kwire.pipeline.origin import INTERNAL
 from kwire.pipeline.restore.batches import Limits
 from kwire.pipeline.restore.metadata import BootstrapTopic, topic_records, with_records
 from kwire.pipeline.restore.partition import RestoredLog, write
 from kwire.pipeline.restore.receipt import RECEIPT, make_receipt, read_receipt
+from kwire.pipeline.restore.selection import check_not_internal
 from kwire.pipeline.sides import check_topics
 from kwire.wire.errors import ApiError
 from kwire.wire.primitives import Uuid, uuid_to_text
@@ -161,12 +161,7 @@ def plan(archive: Archive, config: DirectoryConfig) -> list[Task]:
     limits = partition_ranges(archive, config.wanted)
     if not limits:
         raise ArchiveError(f"{archive.directory} has no matching records")
-    internal = sorted(INTERNAL & {topic for topic, _ in limits})
-    if internal:
-        raise ArchiveError(
-            f"{internal[0]} cannot be restored into a directory, because it belongs to another cluster: list "
-            f"the other topics in restore.topics"
-        )
+    check_not_internal({topic for topic, _ in limits}, config.suffix)
     files = by_partition(file for file in archive.files() if config.wanted.has(file))
     counts: dict[str, int] = {}
     for topic, partition in limits:

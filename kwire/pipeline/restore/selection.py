@@ -7,11 +7,27 @@ another topic, it must not continue at that offset, because it would never send 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import NamedTuple
 
+from kwire.pipeline.archive.manifest import ArchiveError
 from kwire.pipeline.archive.reading import RecordFilter
 from kwire.pipeline.offset_map import DeliveryError
-from kwire.pipeline.origin import UNKNOWN, Origin
+from kwire.pipeline.origin import UNKNOWN, Origin, internal_topics
+
+
+def check_not_internal(topics: Collection[str], suffix: str) -> None:
+    """Raise ArchiveError if one of the topics to restore, or its target, is internal."""
+    internal = internal_topics(topics)
+    if internal:
+        others = ",".join(sorted(set(topics).difference(internal)))
+        raise ArchiveError(
+            f"{', '.join(internal)} cannot be restored, because the records describe the state of another "
+            f'cluster: set restore.topics to the other topics, "{others}"'
+        )
+    targets = internal_topics(topic + suffix for topic in topics)
+    if targets:
+        raise ArchiveError(f"{targets[0]} is an internal topic of the target: choose another suffix")
 
 
 class Selection(NamedTuple):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from kwire.pipeline.origin import INTERNAL
 from kwire.pipeline.segments.damage import SkipDamage
 from kwire.pipeline.segments.files import PartitionLog, SegmentsError, partitions_in
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
@@ -102,7 +103,12 @@ class Options(NamedTuple):
 
     def _subscribed(self, there: Sequence[PartitionLog]) -> list[PartitionLog]:
         if self.pattern is not None:
-            return [partition for partition in there if self.pattern.fullmatch(partition.topic)]
+            # As in Spark's Kafka source, a pattern matches no internal topic. A name does.
+            return [
+                partition
+                for partition in there
+                if partition.topic not in INTERNAL and self.pattern.fullmatch(partition.topic)
+            ]
         return [
             partition
             for partition in there

@@ -60,7 +60,7 @@ class ValuesConfig(NamedTuple):
             tuple((key, _number(value)) for key, value in table.table("registry_client").texts().items()),
             _avro_text(schema) if format_ == AVRO and schema else schema,
             table.text("subject", ""),
-            table.text("dead_letter", ""),
+            table.topic("dead_letter", ""),
             table.table("client").texts(),
         )
         table.check_unknown_keys()

@@ -361,6 +361,23 @@ def test_a_missing_topic_is_named(cluster: Cluster, topic: str, tmp_path: Path) 
     refused(cluster, topic, tmp_path, "has no topic that matches", input=given)
 
 
+def test_an_internal_target_is_refused_before_a_topic_is_created(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    for name in ("__consumer", topic):
+        cluster.make(name, 1)
+    config = config_of(
+        cluster,
+        topic,
+        tmp_path,
+        suffix="_offsets",
+        input={"options": {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": f"__consumer,{topic}"}},
+    )
+    with pytest.raises(DeliveryError, match="__consumer_offsets is an internal topic of the target"):
+        Mirror(config).prepare()
+    assert f"{topic}_offsets" not in cluster.admin.list_topics(timeout=SECONDS).topics
+
+
 def test_a_topic_is_not_mirrored_into_itself(cluster: Cluster, topic: str, tmp_path: Path) -> None:
     cluster.make(topic, 1)
     refused(cluster, topic, tmp_path, f"topic {topic} is both a source and a target", suffix="")
@@ -436,6 +453,11 @@ def test_the_checkpoint_of_another_job_is_refused(cluster: Cluster, topic: str, 
         ({"groups": "("}, "a regular expression"),
         ({"sufix": ""}, "unknown key mirror.sufix"),
         ({"input": {"options": {"minPartitions": 8, "subscribe": "a"}}}, "splits partitions"),
+        (
+            {"input": {"options": {"subscribe": "a, __transaction_state"}}},
+            "input.options selects __transaction_state, whose records describe the state of the source",
+        ),
+        ({"input": {"options": {"assign": '{"__consumer_offsets": [0]}'}}}, "selects __consumer_offsets"),
     ],
 )
 def test_a_wrong_configuration_is_named(changed: dict[str, Any], says: str, tmp_path: Path) -> None:

@@ -324,8 +324,12 @@ def test_internal_topics_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="it is not an archive, or it is empty"):
         restore(config(archive, tmp_path / "data"), in_turn)
     archive.add(Commit(-1, "job", 0, {"__consumer_offsets": {0: (0, 9)}}, []))
-    with pytest.raises(ArchiveError, match="__consumer_offsets cannot be restored into a directory"):
+    archive.add(Commit(-1, "job", 1, {"flights": {0: (0, 9)}, "a": {1: (3, 4)}}, []))
+    with pytest.raises(
+        ArchiveError, match=r'__consumer_offsets cannot be restored, .* to the other topics, "a,flights"'
+    ):
         restore(config(archive, tmp_path / "data"), in_turn)
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_span_covers_the_ranges_of_all_commits(tmp_path: Path) -> None:

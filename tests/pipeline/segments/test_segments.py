@@ -377,6 +377,20 @@ class TestConcurrentBroker:
             (tmp_path / name).mkdir()
         assert [partition.name for partition in partitions_in([str(tmp_path)])] == ["topic-0"]
 
+    def test_a_pattern_matches_no_internal_topic(self, bench: LogHarness, log: Log, tmp_path: Path) -> None:
+        internal = ["__consumer_offsets", "__share_group_state", "__transaction_state"]
+        for name in (*internal, "__cluster_metadata", "__other"):
+            (tmp_path / f"{name}-0").mkdir()
+
+        def topics(**given: str) -> list[str]:
+            return [one.topic for one in parse({"path": str(tmp_path), **given}).partitions()]
+
+        assert topics(subscribePattern=".*") == ["__other", "topic"]
+        assert topics(subscribePattern="__.*") == ["__other"]
+        assert topics(subscribePattern="__consumer_offsets") == []
+        assert topics(subscribe=",".join(internal)) == internal
+        assert topics(assign='{"__consumer_offsets": [0]}') == internal[:1]
+
 
 class TestDamage:
     @pytest.mark.parametrize(
