@@ -167,13 +167,20 @@ class _RejectedRecord(NamedTuple):
         why = self.error.str()
         match self.error.code():
             case KafkaError.INVALID_TIMESTAMP:
-                why += (
-                    f", which is {self.record.timestamp_ms} ms (see message.timestamp.after.max.ms and "
-                    f"message.timestamp.before.max.ms of the topic)"
-                )
+                why += f", which is {self._timestamp()}"
+            case KafkaError.INVALID_RECORD:
+                # The broker returns this error for each record if it rejects several records of a batch.
+                why += f", whose timestamp is {self._timestamp()}"
+                if self.record.key is None:
+                    why += ", and it has no key, which a compacted topic requires"
             case KafkaError.MSG_SIZE_TOO_LARGE:
                 why += f", which is {self.size_bytes} bytes (see max.message.bytes of the topic)"
         return f"offset {self.record.source_offset} of the source: {why}"
+
+    def _timestamp(self) -> str:
+        is_ahead = self.record.timestamp_ms > time.time_ns() // 1_000_000
+        limit = f"message.timestamp.{'after' if is_ahead else 'before'}.max.ms"
+        return f"{self.record.timestamp_ms} ms (raise {limit} of the topic)"
 
 
 class _PendingSends:
@@ -210,6 +217,9 @@ class _PendingSends:
             except BufferError:
                 self._producer.poll(0.1)
             except KafkaException as error:
+                if error.args[0].code() == KafkaError._STATE:
+                    # A rejected record has ended the transaction. Its error says why.
+                    self.flush()
                 if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
                     raise
                 raise DeliveryError(

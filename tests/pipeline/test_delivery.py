@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from kwire.pipeline import delivery
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, Commit, DataFile
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECONDS = 30.0
+SET = AlterConfigOpType.SET
 FAR_MS = 9_000_000_000_000
 NOW_MS = time.time_ns() // 1_000_000
 
@@ -146,7 +147,32 @@ def test_a_rejected_record_is_named(target: Target, deliver: Any) -> None:
     begin = f"not all records were delivered to {topic.name}: offset 2 of the source: Broker: "
     with pytest.raises(DeliveryError) as caught:
         deliver(topic, of_now(1, 1, 1, 1, far=2), 0)
-    assert str(caught.value).startswith(f"{begin}Invalid timestamp, which is {FAR_MS} ms (see message.")
+    assert str(caught.value).startswith(f"{begin}Invalid timestamp, which is {FAR_MS} ms (raise message.")
+
+
+@pytest.mark.parametrize("deliver", [deliver_same_offsets, deliver_with_map])
+@pytest.mark.parametrize(("first", "count"), [(0, 1), (1, 3), (2_500, 5_000), (0, 5_000)])
+def test_many_records_of_the_future_are_rejected_with_the_setting_to_raise(
+    target: Target, deliver: Any, first: int, count: int
+) -> None:
+    topic = target._replace(topic=target.topic + ".strict")
+    client = AdminClient(dict(topic.client))
+    create(client, {topic.topic: 2}, {"message.timestamp.after.max.ms": "3600000"})
+    create(client, {topic.topic + MAP_SUFFIX: 1}, {"cleanup.policy": "compact"})
+
+    def records_from(start: int) -> Iterator[Outgoing]:
+        for offset in range(start, count):
+            yield Outgoing(offset, FAR_MS if offset >= first else NOW_MS, b"k", bytes(100), [])
+
+    begin = f"not all records were delivered to {topic.name}: offset {first} of the source: Broker: "
+    with pytest.raises(DeliveryError) as caught:
+        deliver(topic, records_from, 0)
+    assert str(caught.value).startswith(begin)
+    assert str(caught.value).endswith(f" is {FAR_MS} ms (raise message.timestamp.after.max.ms of the topic)")
+    alter = ConfigEntry("message.timestamp.after.max.ms", str(1 << 62), incremental_operation=SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic.topic, incremental_configs=[alter])
+    client.incremental_alter_configs([resource])[resource].result(SECONDS)
+    assert deliver(topic, records_from, 0)[1] == count
 
 
 def test_a_record_that_is_too_large_is_named(target: Target) -> None:
