@@ -2,8 +2,9 @@
 
 A missing field is null, and a field that the schema does not have is ignored. A text column accepts any
 value: a string unchanged, a number with its original digits, and any other value as JSON. Numeric columns
-accept numbers that fit without loss. Times are ISO 8601, in UTC if they have no time zone. Binary values are
-base64.
+accept integers that they can hold exactly. Columns for floating-point numbers round other numbers, unless a
+number is too large or would become zero. Times are ISO 8601, in UTC if they have no time zone. Binary values
+are base64.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import base64
 import math
 import re
+import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -36,6 +38,8 @@ FRAME_BYTES: Final = 5
 JSON itself never begins with a zero byte.
 """
 WHOLE: Final = re.compile(r"-?\d+")
+NOT_ZERO: Final = re.compile(r"-?[0.]*[1-9]")
+"""The begin of a number that is not zero."""
 
 
 class JsonReader:
@@ -122,15 +126,39 @@ def _integer(value: Any) -> int:
     return value
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, Number):
-        found = float(value.text)
-        if math.isinf(found):
-            raise DecodeError(f"{_shown(value)} is too large")
-        return found
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _double(value: Any) -> float:
+    return _number(value, float)
+
+
+def _float(value: Any) -> float:
+    return _number(value, _rounded)
+
+
+def _rounded(value: float) -> float:
+    """Round to the nearest number with 32 bits. Raises OverflowError if the number is too large."""
+    found: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return found
+
+
+def _number(value: Any, rounded: Callable[[float], float]) -> float:
+    if isinstance(value, bool) or not isinstance(value, Number | int | float):
         raise DecodeError(f"{_shown(value)} is not a number")
-    return float(value)
+    text = value.text if isinstance(value, Number) else str(value)
+    try:
+        exact = float(text)
+        found = rounded(exact)
+    except OverflowError:
+        exact = found = math.inf
+    if isinstance(value, float):
+        return found  # Python's parser accepts NaN and Infinity.
+    if math.isinf(found):
+        raise DecodeError(f"{_shown(value)} is too large")
+    if WHOLE.fullmatch(text):
+        if found != int(text):
+            raise DecodeError(f"{_shown(value)} has too many digits for the column")
+    elif not found and NOT_ZERO.match(text):
+        raise DecodeError(f"{_shown(value)} is too small")
+    return found
 
 
 def _decimal(value: Any) -> Decimal:
@@ -175,7 +203,8 @@ LEAVES: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]
     (pa.types.is_string, _text),
     (pa.types.is_boolean, _flag),
     (pa.types.is_integer, _integer),
-    (pa.types.is_floating, _number),
+    (pa.types.is_float32, _float),
+    (pa.types.is_float64, _double),
     (pa.types.is_binary, _binary),
     (pa.types.is_date32, _date),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
@@ -483,6 +484,54 @@ class TestJson:
         [data], [fault] = decode_as("json", pa.struct({"x": pa.float64()}), f'{{"x": {text}}}'.encode())
         assert data is None
         assert "too large" in fault
+
+    @pytest.mark.parametrize(
+        ("type_", "text", "why"),
+        [
+            (pa.float32(), "1e39", "too large"),
+            (pa.float32(), "-1e39", "too large"),
+            (pa.float32(), "1" + "0" * 39, "too large"),
+            (pa.float32(), "16777217", "too many digits"),
+            (pa.float32(), "1e-46", "too small"),
+            (pa.float64(), "9007199254740993", "too many digits"),
+            (pa.float64(), "-9007199254740993", "too many digits"),
+            (pa.float64(), "123456789012345678", "too many digits"),
+            (pa.float64(), "1" + "0" * 23, "too many digits"),
+            (pa.float64(), "1" + "0" * 5_000, "not valid JSON|too large"),
+            (pa.float64(), "-0.1e-400", "too small"),
+            (pa.float64(), "true", "not a number"),
+            (pa.float64(), '"1"', "not a number"),
+        ],
+    )
+    def test_a_number_that_its_column_cannot_hold(self, type_: pa.DataType, text: str, why: str) -> None:
+        for around, inside in ((pa.struct({"x": type_}), "{}"), (pa.list_(type_), "[]")):
+            value = f'{{"x": {text}}}' if inside == "{}" else f"[{text}]"
+            [data], [fault] = decode_as("json", around, value.encode())
+            assert data is None
+            assert re.search(why, fault), fault
+
+    @pytest.mark.parametrize(
+        ("type_", "text", "wanted"),
+        [
+            (pa.float32(), "16777216", 2.0**24),
+            (pa.float32(), "16777218", 2.0**24 + 2),
+            (pa.float32(), "0.1", 0.10000000149011612),
+            (pa.float32(), "3.4028235e38", 3.4028234663852886e38),
+            (pa.float32(), "1e-45", 1.401298464324817e-45),
+            (pa.float64(), "9007199254740992", 2.0**53),
+            (pa.float64(), "9007199254740994", 2.0**53 + 2),
+            (pa.float64(), "1" + "0" * 22, 1e22),
+            (pa.float64(), "1e23", 1e23),
+            (pa.float64(), "1e300", 1e300),
+            (pa.float64(), "0e-400", 0.0),
+            (pa.float64(), "0.000", 0.0),
+            (pa.float64(), "5", 5.0),
+            (pa.float64(), "0.1234567890123456789", 0.12345678901234568),
+        ],
+    )
+    def test_a_number_that_its_column_can_hold(self, type_: pa.DataType, text: str, wanted: float) -> None:
+        [data], [fault] = decode_as("json", pa.struct({"x": type_}), f'{{"x": {text}}}'.encode())
+        assert (data, fault) == ({"x": wanted}, None)
 
     @pytest.mark.parametrize(
         ("type_", "text", "wanted"),
