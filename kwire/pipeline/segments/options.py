@@ -32,6 +32,7 @@ _KNOWN: Final = {
     "kafka.bootstrap.servers",
     "failondataloss",
     "minpartitions",
+    "maxrecordsperpartition",
     "maxoffsetspertrigger",
     "startingoffsetsbytimestampstrategy",
     "targetpartitionbytes",
@@ -71,6 +72,8 @@ class Options(NamedTuple):
     fail_on_data_loss: bool
     latest_if_no_timestamp: bool
     min_partitions: int
+    max_records_per_partition: int | None
+    """The maximum number of offsets that one task reads; None for no maximum."""
     max_offsets_per_trigger: int | None
     target_partition_bytes: int | None
     """The approximate number of bytes that one task reads; None for the default."""
@@ -149,17 +152,14 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> Options:
         )
         == 1,
         min_partitions=_number(given, "minpartitions", 1, 1),
-        max_offsets_per_trigger=(
-            _number(given, "maxoffsetspertrigger", 1, 1) if "maxoffsetspertrigger" in given else None
-        ),
+        max_records_per_partition=_optional_number(given, "maxrecordsperpartition"),
+        max_offsets_per_trigger=_optional_number(given, "maxoffsetspertrigger"),
         skipping=(
             SkipDamage(given.get("skippedrangespath", ""))
             if _choice("onCorrupt", given.get("oncorrupt", "fail"), ("fail", "skip"))
             else None
         ),
-        target_partition_bytes=(
-            _number(given, "targetpartitionbytes", 1, 1) if "targetpartitionbytes" in given else None
-        ),
+        target_partition_bytes=_optional_number(given, "targetpartitionbytes"),
     )
 
 
@@ -243,6 +243,10 @@ def _number(given: Mapping[str, str], name: str, default: int, least: int) -> in
     if value < least:
         raise SegmentsError(f"{name!r} must be at least {least}")
     return value
+
+
+def _optional_number(given: Mapping[str, str], name: str) -> int | None:
+    return _number(given, name, 1, 1) if name in given else None
 
 
 def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:

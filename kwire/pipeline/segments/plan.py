@@ -105,7 +105,7 @@ def plan(options: Options) -> list[Range]:
         start = resolve(options, log, options.starting, is_start=True)
         end = resolve(options, log, options.ending, is_start=False)
         bounds.append((log, *check_bounds(options, log, start, end)))
-    return _split_further(split_ranges(options, bounds), options.min_partitions)
+    return split_ranges(options, bounds)
 
 
 def check_bounds(options: Options, log: PartitionLog, start: int, end: int) -> tuple[int, int]:
@@ -125,7 +125,8 @@ def check_bounds(options: Options, log: PartitionLog, start: int, end: int) -> t
 def split_ranges(options: Options, bounds: Sequence[tuple[PartitionLog, int, int]]) -> list[Range]:
     """Split offset ranges by size into ranges for one task, at segments and at entries of offset indexes.
 
-    The number of ranges for a partition depends on its share of the data. Raises SegmentsError.
+    The number of ranges for a partition depends on its share of the data. minPartitions and
+    maxRecordsPerPartition can increase it. Raises SegmentsError.
     """
     logs = []
     total_bytes = 0
@@ -135,11 +136,15 @@ def split_ranges(options: Options, bounds: Sequence[tuple[PartitionLog, int, int
             total_bytes += sum(part.end_position - part.position for part in parts)
             logs.append((log, start, end, parts))
     target_bytes = _target_bytes(options, total_bytes)
-    return [
+    ranges = [
         range_
         for log, start, end, parts in logs
         for range_ in _split_log(options, log, start, end, parts, target_bytes)
     ]
+    most = options.max_records_per_partition
+    if most is not None:
+        ranges = [part for range_ in ranges for part in _split_evenly(range_, most)]
+    return _split_further(ranges, options.min_partitions)
 
 
 def _target_bytes(options: Options, total_bytes: int) -> int:
@@ -150,11 +155,13 @@ def _target_bytes(options: Options, total_bytes: int) -> int:
 
 
 def tasks(options: Options, ranges: Sequence[Range]) -> list[list[Range]]:
-    """Group the ranges into tasks. Small neighboring ranges share a task, unless minPartitions is set.
+    """Group the ranges into tasks. Small neighboring ranges share a task.
+
+    If minPartitions or maxRecordsPerPartition is set, each range is a task.
 
     A task takes a tenth of a second in addition to its reads, and there may be many partitions or segments.
     """
-    if options.min_partitions > 1:
+    if options.min_partitions > 1 or options.max_records_per_partition is not None:
         return [[range_] for range_ in ranges]
     target_bytes = _target_bytes(options, sum(range_.size_bytes for range_ in ranges))
     found: list[list[Range]] = []
@@ -241,6 +248,15 @@ def _split_offsets(part: _SegmentPart, target_bytes: int) -> list[int]:
 
 def _aborted(segments: Sequence[Segment]) -> list[AbortedTxn]:
     return [entry for segment in segments for entry in segment.aborted()]
+
+
+def _split_evenly(range_: Range, most: int) -> Iterator[Range]:
+    """Yield the parts of a range, with at most `most` offsets each."""
+    offsets = range_.end - range_.start
+    count = -(-offsets // most)
+    ends = [range_.start + offsets * number // count for number in range(count + 1)]
+    for start, end in pairwise(ends):
+        yield range_._replace(start=start, end=end, size_bytes=range_.size_bytes // count)
 
 
 def _split_further(ranges: list[Range], least: int) -> list[Range]:

@@ -440,6 +440,7 @@ class TestDamage:
         ({"path": ".", "subscribe": "a", "endingOffsets": "earliest"}, "cannot be earliest"),
         ({"path": ".", "subscribePattern": "["}, "not a regular expression"),
         ({"path": ".", "subscribe": "a", "minPartitions": "x"}, "must be a number"),
+        ({"path": ".", "subscribe": "a", "maxRecordsPerPartition": "0"}, "must be at least 1"),
         ({"path": ".", "subscribe": "a", "isolationLevel": "dirty"}, "read_uncommitted or read_committed"),
         ({"path": ".", "subscribe": "absent"}, "has no topic absent"),
         ({"path": ".", "assign": '{"absent": [3]}'}, "does not have partition absent-3"),
@@ -491,6 +492,23 @@ class TestTasks:
         found = ranges(bench)
         assert [(one.partition, one.start, one.end) for one in found] == [(0, 0, 9000), (1, 0, 1000)]
         assert tasks(parse(options(bench)), found) == [found]
+
+    @pytest.mark.parametrize(
+        ("given", "counts"),
+        [
+            ({"maxRecordsPerPartition": "4000"}, [3000, 3000, 3000, 1000]),
+            ({"maxRecordsPerPartition": "9001"}, [9000, 1000]),
+            ({"maxRecordsPerPartition": "4000", "minPartitions": "6"}, [1500, 1500, 1500, 1500, 3000, 1000]),
+            ({"maxRecordsPerPartition": "5000", "minPartitions": "2"}, [4500, 4500, 1000]),
+        ],
+    )
+    def test_max_records_per_partition_is_honored(
+        self, bench: LogHarness, given: dict[str, str], counts: list[int]
+    ) -> None:
+        found = ranges(bench, **given)
+        assert [one.end - one.start for one in found] == counts
+        assert tasks(parse(options(bench, **given)), found) == [[one] for one in found]
+        assert [offset for offset, _ in rows(found)] == [*range(9000), *range(1000)]
 
     def test_neighbors_share_a_task_up_to_its_size(self, bench: LogHarness) -> None:
         pieces = ranges(bench, targetPartitionBytes="5000")

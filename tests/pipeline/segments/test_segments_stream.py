@@ -71,6 +71,24 @@ def test_a_limited_stream_reads_a_new_log_from_its_start(tmp_path: Path) -> None
     assert found == [("b", offset) for offset in range(90, 100)]
 
 
+@pytest.mark.parametrize(
+    ("given", "counts"),
+    [
+        ({}, [15]),
+        ({"maxRecordsPerPartition": "4"}, [2, 3, 3, 3, 4]),
+        ({"minPartitions": "3"}, [5, 5, 5]),
+    ],
+)
+def test_the_number_of_tasks_of_a_micro_batch(
+    tmp_path: Path, given: dict[str, str], counts: list[int]
+) -> None:
+    for name, records in (("a-0", 10), ("b-0", 5)):
+        make(tmp_path, name, records)
+    options = asked(tmp_path, subscribe="a,b", **given)
+    tasks = micro_batch_tasks(options, {}, latest_offsets(options))
+    assert sorted(sum(one.end - one.start for one in task) for task in tasks) == counts
+
+
 @pytest.mark.parametrize("which", [{"subscribe": "a,b"}, {"subscribePattern": "[ab]"}])
 def test_a_topic_deleted_after_its_step_was_planned(tmp_path: Path, which: dict[str, str]) -> None:
     strict, lenient = asked(tmp_path, **which), asked(tmp_path, failOnDataLoss="false", **which)
