@@ -104,6 +104,9 @@ def plan(options: Options) -> list[Range]:
     for log in options.partitions():
         start = resolve(options, log, options.starting, is_start=True)
         end = resolve(options, log, options.ending, is_start=False)
+        if start > end:
+            # As in Spark's Kafka source, this is an error whatever failOnDataLoss is.
+            raise SegmentsError(f"{log.name}: the start offset {start} is after the end offset {end}")
         bounds.append((log, *check_bounds(options, log, start, end)))
     return split_ranges(options, bounds)
 

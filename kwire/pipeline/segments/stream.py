@@ -27,14 +27,21 @@ _Result = TypeVar("_Result")
 
 
 def initial_offsets(options: Options, logs: Sequence[PartitionLog]) -> Offsets:
-    """Return the offsets at which a new stream begins to read these logs. Raises SegmentsError."""
+    """Return the offsets at which a new stream begins to read these logs.
+
+    As in Spark's Kafka source, a start offset that does not exist is an error if failOnDataLoss is set. If it
+    is false, the stream begins at the nearest offset that exists. Raises SegmentsError.
+    """
     found: Offsets = {}
     for log in logs:
         start = resolve(options, log, options.starting, is_start=True)
         first, end = log.start_offset(), readable_end(log, options)
-        if not first <= start <= end:
-            raise SegmentsError(f"{log.name} has the offsets {first} to {end}, not {start}")
-        found.setdefault(log.topic, {})[str(log.partition)] = start
+        if not first <= start <= end and options.fail_on_data_loss:
+            raise SegmentsError(
+                f"{log.name} has the offsets {first} to {end}, not the start offset {start}: choose another "
+                f"one, or set failOnDataLoss to false to start at the nearest offset"
+            )
+        found.setdefault(log.topic, {})[str(log.partition)] = min(max(start, first), end)
     return found
 
 

@@ -111,6 +111,21 @@ class TestRead:
     def test_in_parts_of_any_size(self, bench: LogHarness, log: Log, target: str) -> None:
         assert rows(ranges(bench, targetPartitionBytes=target)) == expected(log)
 
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"startingOffsets": '{"topic": {"0": 300}}', "endingOffsets": '{"topic": {"0": 200}}'},
+            {"startingOffsets": '{"topic": {"0": 600}}'},
+            {"startingOffsets": "latest", "endingOffsets": '{"topic": {"0": 200}}'},
+        ],
+    )
+    @pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+    def test_a_start_after_the_end_is_an_error(
+        self, bench: LogHarness, log: Log, given: dict[str, str], fail_on_data_loss: str
+    ) -> None:
+        with pytest.raises(SegmentsError, match=r"topic-0: the start offset \d+ is after the end offset \d+"):
+            ranges(bench, failOnDataLoss=fail_on_data_loss, **given)
+
     def test_in_at_least_min_partitions_tasks(self, bench: LogHarness, log: Log) -> None:
         found = ranges(bench, minPartitions="130")
         assert len(found) == 130

@@ -89,6 +89,21 @@ def test_the_number_of_tasks_of_a_micro_batch(
     assert sorted(sum(one.end - one.start for one in task) for task in tasks) == counts
 
 
+@pytest.mark.parametrize(("start", "nearest"), [(0, 3), (3, 3), (7, 7), (10, 10), (11, 10)])
+def test_a_start_offset_that_does_not_exist(tmp_path: Path, start: int, nearest: int) -> None:
+    make(tmp_path, "a-0", 10)
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\na 0 3\n")
+    given = {"subscribe": "a", "startingOffsets": f'{{"a": {{"0": {start}}}}}'}
+    options = asked(tmp_path, failOnDataLoss="false", **given)
+    assert initial_offsets(options, options.partitions()) == {"a": {"0": nearest}}
+    options = asked(tmp_path, **given)
+    if start == nearest:
+        assert initial_offsets(options, options.partitions()) == {"a": {"0": nearest}}
+        return
+    with pytest.raises(SegmentsError, match=f"a-0 has the offsets 3 to 10, not the start offset {start}"):
+        initial_offsets(options, options.partitions())
+
+
 @pytest.mark.parametrize("which", [{"subscribe": "a,b"}, {"subscribePattern": "[ab]"}])
 def test_a_topic_deleted_after_its_step_was_planned(tmp_path: Path, which: dict[str, str]) -> None:
     strict, lenient = asked(tmp_path, **which), asked(tmp_path, failOnDataLoss="false", **which)
