@@ -97,6 +97,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # Compares the validation of batches with that of Apache Kafka's classes, without a broker.
     "interop.test_batch_validation": {"interop", "kwire.wire", "kwire.broker.storage"},
+    # Compares the decoder of Avro values with Avro's Java library, without a broker.
+    "interop.test_avro": {"interop", "kwire.pipeline"},
     # Reads segment files without a broker.
     "interop.test_segment_source": {"interop", "kwire.wire", "kwire.broker.storage", "kwire.pipeline"},
     "bench": {"kwire.pipeline"},  # measures the jobs as a library
