@@ -121,6 +121,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.testing.plugin": {"pytest"},
     "interop.test_peer_connections": {"pytest", "trio"},
     "interop.test_batch_validation": {"pytest"},
+    "interop.test_avro": {"pyarrow"},
 }
 """Third-party packages that each package may use. Independent programs may use any."""
 
