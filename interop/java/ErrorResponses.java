@@ -14,8 +14,8 @@ import org.apache.kafka.common.requests.AbstractResponse;
  * Builds the responses that a broker sends if an exception ends the handling of a request.
  *
  * Reads one line per request: API key, version and bytes, separated by blanks. Prints the bytes of the response with
- * UNKNOWN_SERVER_ERROR, or "none" if this API sends no response. Prints "fails" if Kafka cannot build the response, so
- * that a client gets none.
+ * UNKNOWN_SERVER_ERROR, or "none" if this API sends no response. Prints "fails" if Kafka cannot parse the request or
+ * build the response, so that a client gets none.
  */
 public final class ErrorResponses {
     private ErrorResponses() {
@@ -34,9 +34,9 @@ public final class ErrorResponses {
         ApiKeys api = ApiKeys.forId(Short.parseShort(asked[0]));
         short version = Short.parseShort(asked[1]);
         ByteBuffer bytes = ByteBuffer.wrap(HexFormat.of().parseHex(asked[2]));
-        AbstractRequest request = AbstractRequest.parseRequest(api, version, new ByteBufferAccessor(bytes)).request;
         ByteBuffer made;
         try {
+            AbstractRequest request = AbstractRequest.parseRequest(api, version, new ByteBufferAccessor(bytes)).request;
             AbstractResponse response = request.getErrorResponse(0, new IllegalStateException("what failed"));
             if (response == null) {
                 return "none";

@@ -341,3 +341,26 @@ def cluster(broker: Broker) -> Any:
         groups = tool_output(f"{TOOLS}.GroupsCommand", broker, "--list")
         seen["groups"] = [next(line for line in groups if line.startswith("GROUP")), groups[-1]]
     return seen
+
+
+@scenario(seconds=120)
+def acls(broker: Broker) -> Any:
+    """List, add and remove ACLs with kafka-acls, on the broker and on its controller listener."""
+    tool = f"{TOOLS}.AclCommand"
+    ways = {
+        "broker": ("--bootstrap-server", broker.bootstrap),
+        "controller": ("--bootstrap-controller", f"127.0.0.1:{broker.controller_port}"),
+    }
+    of_topic = ("--topic", "java-acls", "--allow-principal", "User:alice")
+    seen: dict[str, Any] = {}
+    for name, way in ways.items():
+        for label, arguments in {
+            "list": ("--list",),
+            "list of a topic": ("--list", "--topic", "java-acls", "--resource-pattern-type", "match"),
+            "add": ("--add", *of_topic, "--operation", "Read"),
+            "add for a producer": ("--add", *of_topic, "--producer", "--idempotent"),
+            "remove": ("--remove", *of_topic, "--operation", "Read", "--force"),
+            "remove all": ("--remove", "--topic", "java-acls", "--force"),
+        }.items():
+            seen[f"{label} on the {name}"] = command_output(tool, *way, *arguments)
+    return seen

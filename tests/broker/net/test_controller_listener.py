@@ -13,8 +13,10 @@ from kwire.broker.config import load
 from kwire.broker.net.listeners import BindError, bind
 from kwire.broker.net.serve import serve, wait_any
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kwire.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from kwire.wire.messages.metadata import MetadataRequest
+from kwire.wire.messages.produce import ProduceRequest
 from kwire.wire.registry import decode_response, encode_request
 from tests.broker.net.conftest import MakeHarness, ServerHarness
 from tests.broker.net.test_listeners import (
@@ -94,6 +96,25 @@ async def test_controller_listener_serves_controller_apis(tmp_path: Path) -> Non
         assert [one.name for one in broker.server.listeners] == ["CONTROLLER", "PLAINTEXT", "EXTRA"]
     with socket.socket() as again, pytest.raises(ConnectionRefusedError):
         again.connect((HOST, ports[ListenerRole.CONTROLLER]))
+
+
+async def test_request_without_a_response_closes_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start_broker(tmp_path, **BOTH) as broker:
+        for listener in broker.server.listeners:
+            client = await connect(listener.port)
+            request = DeleteAclsRequest(filters=[DeleteAclsFilter(operation=0)])
+            await client.send_raw(encode_request(request, 3, 1, "test"))
+            with trio.fail_after(10):
+                assert await client.is_closed()
+        monkeypatch.setattr("kwire.broker.api.records.produce.handle", lambda *_: 1 // 0)
+        client = await connect(
+            next(one.port for one in broker.server.listeners if one.role is ListenerRole.BROKER)
+        )
+        await client.send_raw(encode_request(ProduceRequest(acks=0), 9, 1, "test"))
+        with trio.fail_after(10):
+            assert await client.is_closed()
 
 
 async def test_start_with_a_port_in_use_writes_nothing(tmp_path: Path) -> None:

@@ -176,18 +176,32 @@ class Dispatcher:
         complete_in_slices(self._node.host, context, steps())
 
     def _call(self, handler: Handler, context: RequestContext, request: Message) -> None:
-        """Call a handler, and respond with an error if it fails."""
+        """Call a handler, and respond with an error if it fails.
+
+        Raises WireError if the request gets no response and the connection must close.
+        """
         context.request = request
         try:
-            reply = handler(self._node, context, request)
+            reply = self._reply(handler, context, request)
+        except WireError:
+            # The connection closes after the responses to earlier requests, so this request must not be
+            # one that still waits for its response.
+            if not context.completed:
+                context.complete_without_reply()
+            raise
+        if not isinstance(reply, Delayed):
+            context.complete(reply)
+
+    def _reply(self, handler: Handler, context: RequestContext, request: Message) -> Message | Delayed:
+        """Return the handler's reply, or an error response if the handler fails."""
+        try:
+            return handler(self._node, context, request)
         except ApiError as error:
-            reply = context.error_response(error)
+            return context.error_response(error)
         except WireError:
             raise
         except Exception as error:
-            reply = unexpected_error(self._node.host, context, error, request)
-        if not isinstance(reply, Delayed):
-            context.complete(reply)
+            return unexpected_error(self._node.host, context, error, request)
 
     def _handler(self, api_key: int, role: ListenerRole) -> Handler:
         """Return the function for an API on a listener of this role: its handler or a forwarding function."""

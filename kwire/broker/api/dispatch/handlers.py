@@ -38,6 +38,9 @@ HANDLERS: Final[dict[int, str]] = {
     ApiKey.END_TXN: "..transactions.producers.end_txn",
     ApiKey.WRITE_TXN_MARKERS: "..transactions.markers.write_txn_markers",
     ApiKey.TXN_OFFSET_COMMIT: "..transactions.offsets.txn_offset_commit",
+    ApiKey.DESCRIBE_ACLS: "..security.acls.describe_acls",
+    ApiKey.CREATE_ACLS: "..security.acls.create_acls",
+    ApiKey.DELETE_ACLS: "..security.acls.delete_acls",
     ApiKey.DESCRIBE_CONFIGS: "..configs.describe.describe_configs",
     ApiKey.ALTER_CONFIGS: "..configs.alter.alter_configs_on_controller",
     ApiKey.ALTER_REPLICA_LOG_DIRS: "..cluster.log_dirs.alter_replica_log_dirs",
@@ -88,6 +91,8 @@ HANDLERS: Final[dict[int, str]] = {
 """The handler of each API, except on controller listeners if `CONTROLLER_HANDLERS` has another one."""
 
 BEFORE_FORWARDING: Final[dict[int, str]] = {
+    ApiKey.CREATE_ACLS: "..security.acls.check_acl_changes",
+    ApiKey.DELETE_ACLS: "..security.acls.check_acl_changes",
     ApiKey.ALTER_CONFIGS: "..configs.alter.alter_configs",
     ApiKey.CREATE_DELEGATION_TOKEN: "..security.delegation_tokens.check_create_delegation_token",
     ApiKey.RENEW_DELEGATION_TOKEN: "..security.delegation_tokens.check_change_expiry",

@@ -63,7 +63,10 @@ def envelope(
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION) from None
     if not node.quorum.leads:
         raise ApiError(ErrorCode.NOT_CONTROLLER)
-    handle(EnvelopedRequest(context, header, inner, principal, peer_host), inner)
+    try:
+        handle(EnvelopedRequest(context, header, inner, principal, peer_host), inner)
+    except WireError:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION) from None
     return DELAYED
 
 

@@ -93,6 +93,8 @@ ITEM_ERRORS: Final[dict[int, ItemErrors]] = {
         "markers", "markers", ("producer_id",), _topics(partitions="partition_indexes")
     ),
     ApiKey.TXN_OFFSET_COMMIT: _topics(),
+    ApiKey.CREATE_ACLS: ItemErrors("creations", "results", ()),
+    ApiKey.DELETE_ACLS: ItemErrors("filters", "filter_results", ()),
     ApiKey.DESCRIBE_CONFIGS: ItemErrors("resources", "results", RESOURCE),
     ApiKey.ALTER_CONFIGS: ItemErrors("resources", "responses", RESOURCE),
     ApiKey.ALTER_REPLICA_LOG_DIRS: ItemErrors(
