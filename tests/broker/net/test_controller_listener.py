@@ -108,6 +108,7 @@ async def test_request_without_a_response_closes_the_connection(
             await client.send_raw(encode_request(request, 3, 1, "test"))
             with trio.fail_after(10):
                 assert await client.is_closed()
+            await trio.aclose_forcefully(client.stream)
         monkeypatch.setattr("kwire.broker.api.records.produce.handle", lambda *_: 1 // 0)
         client = await connect(
             next(one.port for one in broker.server.listeners if one.role is ListenerRole.BROKER)
@@ -115,6 +116,7 @@ async def test_request_without_a_response_closes_the_connection(
         await client.send_raw(encode_request(ProduceRequest(acks=0), 9, 1, "test"))
         with trio.fail_after(10):
             assert await client.is_closed()
+        await trio.aclose_forcefully(client.stream)
 
 
 async def test_start_with_a_port_in_use_writes_nothing(tmp_path: Path) -> None:
