@@ -5,10 +5,13 @@ Apache Kafka passes the metrics to the plugin `TelemetryReceiver`. kwire exports
 
 from __future__ import annotations
 
+import io
+import logging
 import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.request import urlopen
 
@@ -30,6 +33,8 @@ TOPIC = "telemetry"
 PAUSE_S = 0.1
 SECONDS = 60.0
 LEAST_RECORDS = 20
+LOG_SECONDS = 3.0
+"""A time in which librdkafka gets its subscription, and pushes metrics at least once."""
 OWN = "client_id", "client_instance_id"
 COMES_AND_GOES = "member_id"
 """A label that librdkafka's metrics have only while the consumer is a group member."""
@@ -136,10 +141,10 @@ def pushed(broker: Broker) -> Any:
     """Run the clients until each has pushed all its metrics. Return the names and labels of the metrics."""
     assert isinstance(broker, ReceivingKafka | ReceivingKwire)
     with RawClient(broker.bootstrap) as client:
-        served = by_api(client.call("ApiVersions", 3, ClientSoftwareName="a", ClientSoftwareVersion="1"))
         create_topic(client, TOPIC)
         create_topic(client, f"{TOPIC}-2")
         subscribe(client, "all", {"metrics": "*", "interval.ms": "500"})
+        served = by_api(client.call("ApiVersions", 3, ClientSoftwareName="a", ClientSoftwareVersion="1"))
     seen: dict[str, dict[str, tuple[bool, set[str]]]] = {client_id: {} for client_id in PUSHED_AT_LAST}
     sent = 0.0
 
@@ -185,6 +190,35 @@ def pushed(broker: Broker) -> Any:
             for client_id, names in seen.items()
         },
     }
+
+
+def logged(broker: Broker) -> str:
+    """Run a librdkafka producer for a moment. Return what it logs at its default level."""
+    lines = io.StringIO()
+    logger = logging.Logger("librdkafka")
+    logger.addHandler(logging.StreamHandler(lines))
+    producer = Producer({"bootstrap.servers": broker.bootstrap}, logger=logger)
+    producer.produce(TOPIC, b"x")
+    assert producer.flush(SECONDS) == 0
+    deadline = time.monotonic() + LOG_SECONDS
+    while time.monotonic() < deadline:
+        producer.poll(PAUSE_S)
+    return lines.getvalue()
+
+
+def test_librdkafka_logs_nothing_about_telemetry_until_a_subscription_exists(only: str) -> None:
+    if only == "apache":
+        return
+    with ExitStack() as stack:
+        kwire = ReceivingKwire()
+        stack.callback(kwire.discard)
+        kwire.start()
+        with RawClient(kwire.bootstrap) as client:
+            create_topic(client, TOPIC)
+            assert logged(kwire) == ""
+            subscribe(client, "all", {"metrics": "*", "interval.ms": "500"})
+        assert "client instance id changed" in logged(kwire)
+        assert any(number.name.startswith("org_apache_kafka_producer_") for number in kwire.numbers())
 
 
 def test_clients_push_the_same_metrics_to_both(

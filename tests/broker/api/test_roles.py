@@ -20,7 +20,9 @@ from kwire.wire.messages.incremental_alter_configs import (
 )
 from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest
-from tests.node_harness import NodeHarness
+from kwire.wire.registry import encode_request
+from tests.broker.api.telemetry.test_push import alter
+from tests.node_harness import NodeHarness, produce_request
 
 TOPIC, BROKER, LOGGER, UNKNOWN = 2, 4, 8, 99
 FORWARDED = {
@@ -94,7 +96,19 @@ def test_api_versions_returns_the_apis_of_the_listener(harness: RolesHarness) ->
     advertised = {one.api_key for one in harness.ask_controller(4, request).api_keys}
     assert advertised == apis_for(ListenerRole.CONTROLLER).keys()
     harness.node.has_telemetry_receiver = True
+    alter(harness, "all", metrics="*")
     assert {one.api_key for one in harness.call(4, request).api_keys} == apis_for(ListenerRole.BROKER).keys()
+
+
+@pytest.mark.parametrize(("version", "accepted"), [(2, "3 to 13"), (14, "3 to 13")])
+def test_a_rejected_version_is_not_among_those_that_the_error_names(
+    harness: RolesHarness, version: int, accepted: str
+) -> None:
+    client = harness.connect()
+    frame = bytearray(encode_request(produce_request("a"), 9, 1, "me"))
+    frame[6:8] = version.to_bytes(2, "big")
+    with pytest.raises(WireError, match=f"Produce v{version} .* is not served, only versions {accepted}$"):
+        client.submit_frame(bytes(frame))
 
 
 def test_a_broker_api_on_a_controller_listener_closes_the_connection(harness: RolesHarness) -> None:

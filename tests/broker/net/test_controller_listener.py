@@ -77,7 +77,7 @@ async def test_controller_listener_serves_controller_apis(tmp_path: Path) -> Non
             asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
             await client.send_raw(encode_request(asked, 4, 1, "test"))
             _, answer = decode_response(ApiVersionsResponse, 4, await client.receive())
-            offered = {key for key, served in apis_for(role).items() if not served.needs_telemetry_receiver}
+            offered = {key for key, served in apis_for(role).items() if not served.needs_client_metrics}
             assert {one.api_key for one in answer.api_keys} == offered
             wanted = DescribeClusterRequest(endpoint_type=2 if role is ListenerRole.CONTROLLER else 1)
             await client.send_raw(encode_request(wanted, 1, 2, "test"))

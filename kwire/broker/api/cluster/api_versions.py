@@ -70,7 +70,7 @@ def _offered(node: NodeRole, role: ListenerRole) -> dict[int, tuple[int, int]]:
     offered = {
         key: (served.min_version, served.max_version)
         for key, served in apis_for(role).items()
-        if not served.needs_telemetry_receiver or node.has_telemetry_receiver
+        if not served.needs_client_metrics or _has_client_metrics(node)
     }
     controller_versions = node.forwarding.versions() if node.forwarding is not None else {}
     if controller_versions and role is ListenerRole.BROKER:
@@ -80,6 +80,15 @@ def _offered(node: NodeRole, role: ListenerRole) -> dict[int, tuple[int, int]]:
             if max(low, least) <= min(high, most):
                 offered[key] = max(low, least), min(high, most)
     return offered
+
+
+def _has_client_metrics(node: NodeRole) -> bool:
+    """Return whether a subscription selects client metrics, and this node exports them.
+
+    If a broker advertises the telemetry APIs, each librdkafka client logs its new client instance id. Without
+    a subscription, the requests have no other effect.
+    """
+    return node.has_telemetry_receiver and node.telemetry.instances.has_subscriptions
 
 
 def complete_unsupported(context: RequestContext) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from logging import Logger
 
+    from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.config import BrokerConfig
     from kwire.broker.controller.port import ControllerPort
     from kwire.broker.metadata.image import MetadataImage
@@ -295,6 +296,10 @@ class BrokerRole(ClusterView, BrokerPartitions, Protocol):
     @property
     def has_telemetry_receiver(self) -> bool:
         """Whether this node exports pushed client metrics, for which it needs an HTTP port."""
+
+    @property
+    def telemetry(self) -> ClientTelemetry:
+        """The client instances, and the client metrics subscriptions."""
 
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
         """Return the endpoints of the brokers on a listener. Brokers without that listener are omitted."""

@@ -41,15 +41,20 @@ class HandledBy(Enum):
 
 
 class SupportedApi(NamedTuple):
-    """A supported API: its versions, and the roles that handle it."""
+    """A supported API: its advertised versions, and the roles that handle it."""
 
     min_version: int
     max_version: int
     handled_by: HandledBy = HandledBy.BROKER
     rejected_below: int = 0
     """The lowest accepted version. Lower versions are advertised but rejected."""
-    needs_telemetry_receiver: bool = False
-    """Whether the API is advertised only while pushed client metrics are exported."""
+    needs_client_metrics: bool = False
+    """Whether the API is advertised only while clients have metrics to push: see docs/decisions/0023."""
+
+    @property
+    def min_accepted(self) -> int:
+        """The lowest version that a node handles. It may be higher than the advertised one."""
+        return max(self.min_version, self.rejected_below)
 
 
 SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
@@ -120,8 +125,8 @@ SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: SupportedApi(0, 1),
     ApiKey.CONSUMER_GROUP_DESCRIBE: SupportedApi(0, 1),
     ApiKey.CONTROLLER_REGISTRATION: SupportedApi(0, 0, HandledBy.CONTROLLER_ONLY),
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: SupportedApi(0, 0, needs_telemetry_receiver=True),
-    ApiKey.PUSH_TELEMETRY: SupportedApi(0, 0, needs_telemetry_receiver=True),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: SupportedApi(0, 0, needs_client_metrics=True),
+    ApiKey.PUSH_TELEMETRY: SupportedApi(0, 0, needs_client_metrics=True),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: SupportedApi(0, 0, HandledBy.CONTROLLER_ONLY),
     ApiKey.LIST_CONFIG_RESOURCES: SupportedApi(0, 1),
     ApiKey.ADD_RAFT_VOTER: SupportedApi(0, 1, HandledBy.CONTROLLER),

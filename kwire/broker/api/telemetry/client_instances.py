@@ -145,6 +145,11 @@ class ClientInstances:
     def __len__(self) -> int:
         return len(self._instances)
 
+    @property
+    def has_subscriptions(self) -> bool:
+        """Whether there is a valid client metrics subscription."""
+        return bool(self._subscriptions)
+
     def subscribe(self, name: str, subscription: ClientMetricsSubscription | None) -> None:
         """Set a subscription; None deletes it. Client instances get the change on their next request."""
         if subscription is not None:

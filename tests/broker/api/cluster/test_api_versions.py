@@ -9,9 +9,11 @@ from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.api_versions import ApiVersionsRequest
 from kwire.wire.registry import encode_request
+from tests.broker.api.telemetry.test_push import alter
 from tests.node_harness import NodeHarness
 
 NEWEST = 4
+TELEMETRY = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
 
 
 @pytest.fixture
@@ -53,6 +55,7 @@ def test_forwarded_apis_are_limited_to_the_versions_of_the_controller(harness: N
         }
 
     harness.node.has_telemetry_receiver = True
+    alter(harness, "all", metrics="*")
     everything = advertised_versions({})
     assert everything.keys() == apis_for(ListenerRole.BROKER).keys()
     known: dict[int, tuple[int, int]]
@@ -64,13 +67,23 @@ def test_forwarded_apis_are_limited_to_the_versions_of_the_controller(harness: N
     assert all(fewer[key] == everything[key] for key in own)
 
 
-def test_telemetry_apis_are_advertised_if_there_is_a_receiver(harness: NodeHarness) -> None:
-    def advertised_versions() -> set[int]:
-        return {one.api_key for one in harness.call(NEWEST, request()).api_keys}
+def test_telemetry_apis_are_advertised_while_a_receiver_and_a_subscription_exist(
+    harness: NodeHarness,
+) -> None:
+    def advertises_telemetry() -> bool:
+        advertised = {one.api_key for one in harness.call(NEWEST, request()).api_keys}
+        assert len(advertised & TELEMETRY) in (0, 2)
+        return bool(advertised & TELEMETRY)
 
-    without = advertised_versions()
+    assert not advertises_telemetry()
+    alter(harness, "producers", metrics="org.apache.kafka.producer.")
+    assert not advertises_telemetry()
     harness.node.has_telemetry_receiver = True
-    assert advertised_versions() - without == {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
+    assert advertises_telemetry()
+    alter(harness, "producers", metrics=None)
+    assert not advertises_telemetry()
+    alter(harness, "second", interval_ms="1000")
+    assert advertises_telemetry()
 
 
 def test_an_unsupported_version_gets_a_v0_response_with_the_range(harness: NodeHarness) -> None:
