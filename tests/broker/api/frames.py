@@ -50,7 +50,7 @@ CONTROL_TOPIC_CONFIGS = {
 SERVED_VERSIONS = [
     (key, version)
     for key, served in SUPPORTED_APIS.items()
-    for version in range(max(served.min_version, served.rejected_below), served.max_version + 1)
+    for version in range(served.min_accepted, served.max_version + 1)
 ]
 BROKER_APIS = apis_for(ListenerRole.BROKER).keys()
 

@@ -101,7 +101,7 @@ class Dispatcher:
         if not served.min_version <= version <= served.max_version or version < served.rejected_below:
             if header.api_key != ApiKey.API_VERSIONS:
                 raise WireError(
-                    f"{header} is not served, only versions {served.min_version} to {served.max_version}"
+                    f"{header} is not served, only versions {served.min_accepted} to {served.max_version}"
                 )
             with self._node.quorum.log.disk.lent():
                 from kwire.broker.api.cluster.api_versions import complete_unsupported
