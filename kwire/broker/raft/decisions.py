@@ -17,6 +17,7 @@ from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.raft.lead import Lead
 from kwire.broker.raft.metadata_log import MetadataLog
+from kwire.broker.raft.raft_metrics import KafkaRaftMetrics
 from kwire.broker.storage.disk import ResourceShortage
 from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError, ErrorCode
@@ -56,6 +57,7 @@ class Decisions:
         log: MetadataLog,
         leadership: Leadership | None,
         on_committed: OnBatches,
+        metrics: KafkaRaftMetrics,
         *,
         idle_ms: int,
     ) -> None:
@@ -67,9 +69,12 @@ class Decisions:
         self._log = log
         self._leadership = leadership
         self._on_committed = on_committed
+        self._metrics = metrics
         self._lead: Lead | None = None
         self._is_active = False
         self._appended: deque[MetadataBatch] = deque()
+        self._appended_ms: deque[int] = deque()
+        """The monotonic time of each append of `_appended`, in ms."""
         self._idle_ms = idle_ms
         self._idle_timer: Timer | None = None
         self._idle_since_offset = -1
@@ -112,7 +117,7 @@ class Decisions:
                 batch = self._lead.append(records, delta, now_ms=self._host.now_ms(), atomic=atomic)
         except ResourceShortage as error:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        self._appended.append(batch)
+        self._was_appended(batch)
         return batch.last_offset
 
     def append_controls(self, epoch: int, controls: Sequence[tuple[int, Message]]) -> int:
@@ -123,12 +128,26 @@ class Decisions:
         if self._lead is None or self._lead.epoch != epoch:
             self._lead = Lead(self._log, epoch)
         batch = self._lead.append_controls(controls, now_ms=self._host.now_ms())
-        self._appended.append(batch)
+        self._was_appended(batch)
         return batch.base_offset
+
+    def _was_appended(self, batch: MetadataBatch) -> None:
+        now_ms = self._host.internode_clock.monotonic_ms()
+        self._appended.append(batch)
+        self._appended_ms.append(now_ms)
+        self._metrics.appended_records.record(batch.last_offset - batch.base_offset + 1, now_ms)
+
+    def _was_committed(self, batch: MetadataBatch) -> None:
+        now_ms = self._host.internode_clock.monotonic_ms()
+        latency_ms = now_ms - self._appended_ms.popleft()
+        self._metrics.commit_latency_ms.record(
+            latency_ms / (batch.last_offset - batch.base_offset + 1), now_ms
+        )
 
     def end(self, reason: ApiError) -> None:
         """End the leadership. If uncommitted batches are committed later, they are read from the log."""
         self._appended.clear()
+        self._appended_ms.clear()
         self._lead = None
         if self._is_active and self._leadership is not None:
             self._is_active = False
@@ -144,6 +163,7 @@ class Decisions:
         while appended and appended[0].last_offset < log.high_watermark:
             batch = appended.popleft()
             log.was_decided(batch)
+            self._was_committed(batch)
             if batch.delta is not None:
                 self._on_committed([batch])
                 if self._is_active and self._leadership is not None:

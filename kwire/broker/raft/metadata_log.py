@@ -323,8 +323,8 @@ class MetadataLog:
         self.unsnapshotted_bytes += batch.size_bytes
         self.last_timestamp_ms = batch.timestamp_ms
 
-    def append_fetched(self, records: Buffer, *, epoch: int) -> None:
-        """Write records of the leader of `epoch`. If the last batch is incomplete, it is ignored.
+    def append_fetched(self, records: Buffer, *, epoch: int) -> int:
+        """Write records of the leader of `epoch`, and return their number. An incomplete batch is ignored.
 
         Batches are stored unchanged. Raises ValueError, without writing any batch, if the batches do not
         follow this log. Raises StorageError if they cannot be written.
@@ -333,7 +333,8 @@ class MetadataLog:
         if not whole:
             raise ValueError("the first batch is incomplete")
         try:
-            offset, last_epoch = self.end_offset, self.last_epoch
+            first_offset = offset = self.end_offset
+            last_epoch = self.last_epoch
             for _, header in batches(whole):
                 if header.base_offset != offset or not last_epoch <= header.leader_epoch <= epoch:
                     raise ValueError(
@@ -348,6 +349,7 @@ class MetadataLog:
                 raise self.log.failure from error
             raise ValueError(str(error)) from error
         self.log.commit()
+        return offset - first_offset
 
     def truncate_to(self, offset: int) -> None:
         """Truncate records that diverge from the leader's log and were never read as committed.

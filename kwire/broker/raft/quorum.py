@@ -30,9 +30,10 @@ from kwire.broker.raft.machine import Machine
 from kwire.broker.raft.metadata_log import MetadataLog
 from kwire.broker.raft.output_queue import OutputQueue
 from kwire.broker.raft.quorum_state import ElectionFile
+from kwire.broker.raft.raft_metrics import KafkaRaftMetrics
 from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.terms import Terms
-from kwire.broker.raft.view import NO_LEADER
+from kwire.broker.raft.view import NO_LEADER, Requester
 from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.raft.waiters import Waiters
 from kwire.broker.raft.writes import Writes
@@ -72,6 +73,7 @@ class Quorum:
         """The metadata log; it is set by `start`."""
         self.failed = False
         """Whether the log can no longer be written or followed, so that the node must stop."""
+        self.metrics = KafkaRaftMetrics()
         self.is_shutting_down = False
         """Whether the node is stopping, so that requests must not wait any longer."""
         self._config = config
@@ -120,6 +122,7 @@ class Quorum:
             log,
             leadership,
             self._on_committed,
+            self.metrics,
             idle_ms=cast(int, self._config.value("metadata.max.idle.interval.ms")),
         )
         self._writes = Writes(
@@ -307,6 +310,8 @@ class Quorum:
         if machine.due_ms is not None and machine.due_ms <= now_ms:
             self._do(machine.tick(now_ms))
             machine = self._machine
+        if machine is not None:
+            self.metrics.observe(machine, self.log.node_id, now_ms)
         if self._outputs.is_idle:
             # Without an output, the leader becomes unknown while this node requests pre-votes.
             self._tell()
@@ -373,7 +378,8 @@ class Quorum:
                 self._append_controls(output, machine)
             case out.Append():
                 try:
-                    log.append_fetched(output.records, epoch=output.epoch)
+                    count = log.append_fetched(output.records, epoch=output.epoch)
+                    self.metrics.fetched_records.record(count, now_ms)
                 except ValueError as error:
                     self._logger.error(
                         "Cannot append records of leader %d to __cluster_metadata-0, will fetch again: %s",
@@ -416,12 +422,15 @@ class Quorum:
                 return
             if isinstance(response, PeerUnreachable):
                 self._logger.debug("Request to the quorum failed: %s", response)
+            else:
+                self.metrics.responses += 1
             self._after(
                 self._machine.handle_response(
                     send.number, response, self._host.internode_clock.monotonic_ms()
                 )
             )
 
+        self.metrics.requests += 1
         purpose = FETCHES if isinstance(send.request, FetchRequest | FetchSnapshotRequest) else ELECTIONS
         self._host.peers.send(
             send.to,

@@ -109,6 +109,11 @@ class Standing:
         return max(1, self._terms.election_timeout_ms // FIRST_ELECTION_SHARE)
 
     @property
+    def voted_id(self) -> int:
+        """The id of the candidate for which this node has voted in this epoch; NOBODY for none."""
+        return NOBODY if self._voted is None else self._voted.replica_id
+
+    @property
     def is_voter(self) -> bool:
         """Whether this node is one of the latest voters."""
         return self._log.voters.find(self._terms.key) is not None

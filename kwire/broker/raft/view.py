@@ -7,6 +7,16 @@ from typing import Protocol
 
 from kwire.broker.metadata.image import NO_LEADER as NO_LEADER  # exported: partitions have the same value
 from kwire.host.host import PeerAddress
+from kwire.wire.schema import Message
+
+
+class Requester(Protocol):
+    """The sender of a request to the quorum, which waits for the response."""
+
+    @property
+    def api_version(self) -> int: ...
+
+    def complete(self, response: Message) -> None: ...
 
 
 class QuorumView(Protocol):

@@ -1,8 +1,8 @@
 """GetTelemetrySubscriptions v0 and PushTelemetry v0. KIP-714.
 
 Checks of a push, in this order: client instance id, terminated client, push interval, subscription id,
-compression type, size, content (INVALID_RECORD). Brokers always handle both APIs, but advertise them only while
-there is a subscription and pushed metrics are exported over an HTTP port (docs/decisions/0023).
+compression type, size, content (INVALID_RECORD). Brokers always handle both APIs, but advertise them only
+while there is a subscription and pushed metrics are exported over an HTTP port (docs/decisions/0023).
 """
 
 from __future__ import annotations
