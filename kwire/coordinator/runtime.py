@@ -471,6 +471,13 @@ class CoordinatorRuntime(Generic[M]):
     def is_loading(self) -> bool:
         return any(shard.is_loading and not shard.is_closed for shard in self._shards.values())
 
+    def partition_states(self) -> dict[str, int]:
+        """Return the number of partitions by state. A partition that cannot be loaded stays in `failed`."""
+        shards = self._shards.values()
+        failed = sum(shard.is_closed for shard in shards)
+        loading = sum(shard.is_loading and not shard.is_closed for shard in shards)
+        return {"loading": loading, "active": len(shards) - loading - failed, "failed": failed}
+
     def active_shards(self) -> list[CoordinatorShard[M]]:
         """Return the loaded shards."""
         return [shard for shard in self._shards.values() if not shard.is_loading and not shard.is_closed]

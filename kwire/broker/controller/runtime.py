@@ -25,6 +25,7 @@ from kwire.broker.controller.commands import (
     UpgradeType,
 )
 from kwire.broker.controller.controller import Controller
+from kwire.broker.controller.controller_metrics import ControllerMetrics
 from kwire.broker.controller.heartbeat_manager import BrokerHeartbeatManager
 from kwire.broker.controller.log_messages import log_messages
 from kwire.broker.controller.periodic_tasks import NO_PERIODIC_TASKS, PeriodicTasks, TaskPeriods
@@ -92,6 +93,7 @@ class ControllerRuntime:
         self._session_check: Timer | None = None
         self._periodic = PeriodicTasks(host, periods, self.submit)
         self._bootstrap = bootstrap
+        self.metrics = ControllerMetrics()
         self._epoch = -1
         self._latest = publisher.image
         """The image with all appended records, committed or not."""
@@ -208,7 +210,7 @@ class ControllerRuntime:
             return
         response: Any
         has_records = False
-        self._heartbeats.now_ms = self._host.internode_clock.monotonic_ms()
+        self._heartbeats.now_ms = began_ms = self._host.internode_clock.monotonic_ms()
         self._heartbeats.command_received(command)
         try:
             result = self._controller.handle(command, self._latest, self._rng, self._heartbeats)
@@ -226,6 +228,7 @@ class ControllerRuntime:
                 self._watch_sessions()
         except ApiError as error:
             response = error
+        self.metrics.record_command(self._host.internode_clock.monotonic_ms() - began_ms)
         self._pending.append(_PendingCommand(self._latest.offset, response, on_done))
         if not has_records and not self._release_scheduled:
             self._release_scheduled = True

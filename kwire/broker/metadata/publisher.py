@@ -24,6 +24,12 @@ class MetadataPublisher:
     def __init__(self, host: Host) -> None:
         self.image = MetadataImage()
         """The current image of committed metadata. A change replaces the image and never modifies it."""
+        self.last_timestamp_ms = -1
+        """The timestamp of the last published record; -1 if there is none."""
+        self.loaded_snapshots = 0
+        """The number of snapshots that were published."""
+        self.apply_errors = 0
+        """The number of times that a subscriber failed to apply a change."""
         self._transactions = TransactionFilter()
         self._subscribers: list[Subscriber] = []
         self._logger = host.logger("kwire.metadata")
@@ -51,6 +57,7 @@ class MetadataPublisher:
         delta: MetadataDelta | None = None
         offset = epoch = -1
         for batch in batches:
+            self.last_timestamp_ms = batch.timestamp_ms
             if delta is None and batch.delta is not None and batch.delta.image is self.image:
                 if self._transactions.is_open:  # an earlier controller left it open, and this batch aborts it
                     self._transactions.feed(batch.records)
@@ -80,11 +87,13 @@ class MetadataPublisher:
         try:
             for batch in batches:
                 fresh.replay_all(batch.records)
+                self.last_timestamp_ms = batch.timestamp_ms
                 offset, epoch = batch.last_offset, batch.epoch
             image = fresh.apply(offset, epoch)
         except ValueError as error:
             raise CorruptMetadata(f"metadata snapshot at offset {offset}: {error}") from error
         self._transactions = TransactionFilter()
+        self.loaded_snapshots += 1
         self._replace_image(image, MetadataDelta.between(self.image, image))
 
     def _replace_image(self, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -96,6 +105,7 @@ class MetadataPublisher:
                 subscriber(image, delta)
             except Exception:
                 # The failure of one subscriber must not stop the metadata log.
+                self.apply_errors += 1
                 self._logger.exception(
                     "Metadata subscriber %s failed to apply the change at metadata offset %d, and may use "
                     "older metadata until the node restarts",

@@ -54,6 +54,7 @@ MAX_EVENTS = 512
 TURNS_PER_CHECKPOINT = 16
 CHECKPOINT_SECONDS = 0.02
 """The time after a trio checkpoint after which the loop executes the next checkpoint."""
+IDLE_WINDOW_SECONDS = 30.0
 LINGER_SECONDS = 0.02
 """The time that a loop that is `alone` waits in its own epoll after a turn that handled something."""
 STEPS_PER_TURN = 64
@@ -91,6 +92,10 @@ class Loop:
         """The time of `internode_clock` in ms at the start of this turn."""
         self.turn_began = perf_counter()
         """The value of `perf_counter` (seconds) at the start of this turn."""
+        self.idle_seconds = 0.0
+        """The time that this loop has waited for descriptors since it was created, in seconds."""
+        self._idle_samples = deque([(perf_counter(), 0.0)], maxlen=2)
+        """Earlier values of `idle_seconds` with their times, at least `IDLE_WINDOW_SECONDS` apart."""
         self.alone = alone
         """Whether the loop may delay the other tasks of its trio run by up to about 40 ms."""
         self.give_back_descriptors: Callable[[], bool] = _nothing_left
@@ -210,6 +215,13 @@ class Loop:
                 self._soon.extend(self._when_idle)
                 self._when_idle.clear()
 
+    def idle_ratio(self) -> float:
+        """Return the share of the last 30 to 60 s (if queried often) in which this loop was idle, 0 to 1."""
+        now, (since, idle_before) = perf_counter(), self._idle_samples[0]
+        if now - self._idle_samples[-1][0] >= IDLE_WINDOW_SECONDS:
+            self._idle_samples.append((now, self.idle_seconds))
+        return min(1.0, (self.idle_seconds - idle_before) / max(now - since, 1e-9))
+
     # --- turns
 
     async def run(self) -> None:
@@ -231,8 +243,10 @@ class Loop:
                 else:
                     turns = 0
                     linger = 0.0
+                    began = perf_counter()
                     await trio.lowlevel.wait_readable(epoll_fd)
                     checked = perf_counter()
+                    self.idle_seconds += checked - began
                     continue
                 turns += 1
                 if turns >= TURNS_PER_CHECKPOINT or self.turn_began - checked >= CHECKPOINT_SECONDS:
@@ -276,10 +290,13 @@ class Loop:
         Return True if the next turn must not wait.
         """
         self.in_turn = True
+        waits_since = perf_counter() if wait_seconds else None
         events = self._epoll.poll(wait_seconds, MAX_EVENTS)
         self.served = len(events)
         self.turn_ms = self.internode_clock.monotonic_ms()
         self.turn_began = perf_counter()
+        if waits_since is not None:
+            self.idle_seconds += self.turn_began - waits_since
         handlers = self._handlers
         for fd, mask in events:
             handler = handlers.get(fd)

@@ -60,6 +60,10 @@ REAUTHENTICATE_AT_SHARE = 0.85, 0.95
 """The bounds of the random share of the session lifetime after which to authenticate again (KIP-368)."""
 
 
+FRAME_SIZE_BYTES: Final = 4
+"""The size prefix of a frame, in bytes."""
+
+
 class PeerTransport(Protocol):
     """A connection to another node, which is open or being opened."""
 
@@ -136,6 +140,15 @@ class PeerRequest:
         return type(self.request).__name__.removesuffix("Request")
 
 
+class PeerTraffic:
+    """The bytes that were exchanged with other nodes for one purpose, with the size prefixes of frames."""
+
+    __slots__ = ("bytes_in", "bytes_out")
+
+    def __init__(self) -> None:
+        self.bytes_in = self.bytes_out = 0
+
+
 class PeerLink:
     """The requests to one other node for one purpose, and their connection."""
 
@@ -153,15 +166,18 @@ class PeerLink:
         sasl_client: Callable[[], SaslClient] | None = None,
         authentication_failures: AuthenticationFailures,
         on_disconnected: Callable[[], None],
+        traffic: PeerTraffic | None = None,
     ) -> None:
         """`setup_timeouts_ms` are the first and the longest timeout until the link is READY.
 
         `sasl_client` creates the client of one authentication; None means that no authentication is needed.
         All links share `authentication_failures`, so that each failure is logged once.
-        `on_disconnected` is called when the link has neither a connection nor requests and may be dropped.
+        `traffic` counts the bytes of the link. `on_disconnected` is called when the link has neither a
+        connection nor requests and may be dropped.
         """
         self.to = to
         self.purpose = purpose
+        self._traffic = PeerTraffic() if traffic is None else traffic
         self.state = LinkState.DISCONNECTED
         self._host = host
         self._dial = dial
@@ -298,6 +314,7 @@ class PeerLink:
         self._sent_bytes += len(frame)
         self._active_ms = self._host.internode_clock.monotonic_ms()
         self._sent.append(pending)
+        self._traffic.bytes_out += len(frame)
         self._transport.send(frame)
         return None
 
@@ -316,6 +333,7 @@ class PeerLink:
         assert self._send(pending) is None
 
     def received(self, frame: memoryview) -> None:
+        self._traffic.bytes_in += FRAME_SIZE_BYTES + len(frame)
         try:
             if self.state is LinkState.NEGOTIATING:
                 self._handle_api_versions(frame)

@@ -11,7 +11,7 @@ from kwire.host.host import PeerUnreachable
 
 if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
-    from kwire.broker.net.peer_link import Dial, PeerLink
+    from kwire.broker.net.peer_link import Dial, PeerLink, PeerTraffic
     from kwire.broker.security.sasl import SaslClient
     from kwire.host.host import Host, OnResponse, PeerAddress
     from kwire.wire.schema import Message
@@ -75,6 +75,8 @@ class PeerLinks:
         self._setup_timeouts_ms = setup_timeouts_ms
         self._peer_authentication = peer_authentication
         self._links: dict[tuple[PeerAddress, str], PeerLink] = {}
+        self.traffic: dict[str, PeerTraffic] = {}
+        """The exchanged bytes by the purpose of the links."""
         self._authentication_failures = AuthenticationFailures()
         self._credential_errors: dict[bool, str] = {}
         """The last logged configuration error for connections to controllers (True) and brokers (False)."""
@@ -130,7 +132,7 @@ class PeerLinks:
     def _new_link(
         self, to: PeerAddress, purpose: str, sasl_client: Callable[[], SaslClient] | None
     ) -> PeerLink:
-        from kwire.broker.net.peer_link import PeerLink
+        from kwire.broker.net.peer_link import PeerLink, PeerTraffic
 
         return PeerLink(
             self._host,
@@ -144,6 +146,7 @@ class PeerLinks:
             sasl_client=sasl_client,
             authentication_failures=self._authentication_failures,
             on_disconnected=lambda: self._forget((to, purpose)),
+            traffic=self.traffic.setdefault(purpose, PeerTraffic()),
         )
 
     def end_backoff(self, to: PeerAddress) -> None:

@@ -100,7 +100,7 @@ class RunningNode:
         """
         self._config = config
         self._connections = connections = PeerConnections(loop, settings)
-        loop.peers = self._peers = PeerLinks(
+        loop.peers = self.peers = PeerLinks(
             loop,
             connections.dial,
             client_id=config.node_name.replace(" ", "-"),
@@ -142,7 +142,7 @@ class RunningNode:
             self.node.start()
             self._listen(ListenerRole.CONTROLLER)
         except BaseException:
-            self._peers.close()
+            self.peers.close()
             self.close()
             raise
 
@@ -196,7 +196,7 @@ class RunningNode:
             )
         if self.shutdown_mode is ShutdownMode.CLEAN:
             self.node.finish_shutdown(workers_are_idle=done.is_set)
-        self._peers.close()
+        self.peers.close()
         loop.stop()
 
     def _controlled_shutdown(self) -> Iterator[Wait]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from select import EPOLLIN
@@ -73,6 +74,10 @@ class SocketServer:
         self._orphaned: list[Connection] = []
         """Connections of removed listeners, to be closed after this turn has sent its responses."""
         self.connections: dict[int, Connection] = {}
+        self.accepted: Counter[str] = Counter()
+        """Accepted connections since the start, by listener."""
+        self.closed: Counter[str] = Counter()
+        """Closed connections since the start, by listener."""
         self._next_channel_id = 0
         self._unexpected_protocols = UnexpectedProtocolLog()
         self._dirty: list[Connection] = []
@@ -230,6 +235,7 @@ class SocketServer:
         self._next_channel_id += 1
         connection = Connection(self, sock, self._next_channel_id, listener, peer)
         self.connections[connection.channel.id] = connection
+        self.accepted[listener.name] += 1
         self._watch_idle(connection, self.settings.max_idle_ms)
         self.logger.debug("Accepted connection %s", connection)
         if self.quotas[listener.role].is_exceeded():
@@ -340,6 +346,7 @@ class SocketServer:
         connection.release()
         self._closed_in_turn = True
         del self.connections[connection.channel.id]
+        self.closed[connection.listener] += 1
         self.quotas[connection.channel.role].release(connection.listener, connection.peer[0])
         try:
             self.node.channel_closed(connection.channel)

@@ -82,7 +82,7 @@ class NodeBase(ABC):
         self._disk = disk
         self._on_fatal = on_fatal
         self._on_shutdown_allowed: Callable[[], None] = lambda: None
-        self._metadata = NodeMetadata(
+        self.metadata = NodeMetadata(
             config,
             host,
             log_manager,
@@ -92,15 +92,15 @@ class NodeBase(ABC):
             on_shutdown_allowed=lambda: self._on_shutdown_allowed(),
             on_failed=on_fatal,
         )
-        self.controller = self._metadata.controller
+        self.controller = self.metadata.controller
         """The active controller, on this node or another one."""
-        self.forwarding = self._metadata.remote
+        self.forwarding = self.metadata.remote
         self.sessions: SaslSessions | None = None
         """The SASL sessions; None until a client has connected to a SASL listener."""
-        self.quorum = self._metadata.quorum
-        self.lifecycle = self._metadata.lifecycle
-        self.token_hmacs = self._metadata.token_hmacs
-        self._metadata.publisher.subscribe(self._update_tokens)
+        self.quorum = self.metadata.quorum
+        self.lifecycle = self.metadata.lifecycle
+        self.token_hmacs = self.metadata.token_hmacs
+        self.metadata.publisher.subscribe(self._update_tokens)
         self._dispatcher = Dispatcher(self.as_node_role)
 
     # --- life cycle
@@ -131,7 +131,7 @@ class NodeBase(ABC):
             assign_directory_ids(self._disk, owners, lambda: new_uuid(rng), self._logger)
         self.log_manager.load_meta_properties()
         with name_metadata_directory_in_errors(config):
-            self._metadata.start(self.bound_ports, self.host_name)
+            self.metadata.start(self.bound_ports, self.host_name)
 
     def controlled_shutdown(self, on_done: Callable[[], None]) -> None:
         """Wait for the controller to move this broker's leaders, resign as controller, then call `on_done`.
@@ -144,10 +144,10 @@ class NodeBase(ABC):
             others or not self.quorum.is_sole_voter
         )
         if hands_over and self.config.controlled_shutdown_enable:
-            self._on_shutdown_allowed = lambda: self._metadata.resign(on_done)
+            self._on_shutdown_allowed = lambda: self.metadata.resign(on_done)
             self.lifecycle.begin_controlled_shutdown()
         else:
-            self._metadata.resign(on_done)
+            self.metadata.resign(on_done)
 
     def begin_shutdown(self) -> None:
         """Complete delayed requests, so that the connections can drain."""
@@ -165,7 +165,7 @@ class NodeBase(ABC):
         The shutdown is not clean if a worker may still be syncing a file.
         """
         self.end_turn()
-        self._metadata.shutdown()
+        self.metadata.shutdown()
         self.log_manager.shutdown(
             self.host.now_ms(),
             broker_epoch=self.lifecycle.broker_epoch,
@@ -215,8 +215,8 @@ class NodeBase(ABC):
     @property
     def own_controller(self) -> ControllerPort:
         """The controller on this node. Only handlers of controller APIs use it."""
-        assert self._metadata.own_controller is not None
-        return self._metadata.own_controller
+        assert self.metadata.own_controller is not None
+        return self.metadata.own_controller
 
     @property
     def cluster_id(self) -> str:
@@ -244,7 +244,7 @@ class NodeBase(ABC):
 
     @property
     def image(self) -> MetadataImage:
-        return self._metadata.publisher.image
+        return self.metadata.publisher.image
 
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
         """Return the brokers' endpoints on a listener. Brokers without this listener are omitted."""

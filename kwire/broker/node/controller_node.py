@@ -46,12 +46,12 @@ class ControllerNode(NodeBase):
     def start(self) -> None:
         super().start()
         self._apply_configs()
-        self._metadata.publisher.subscribe(self._metadata_changed)
+        self.metadata.publisher.subscribe(self._metadata_changed)
         self._on_started()
 
     def begin_shutdown(self) -> None:
         super().begin_shutdown()
-        self._metadata.complete_delayed_fetches()
+        self.metadata.complete_delayed_fetches()
 
     def kill(self) -> None:
         pass  # a controller has no child processes

@@ -77,7 +77,8 @@ class NodeMetadata:
         self._disk = disk
         self._home = metadata_directory(config)
         self._on_failed = on_failed
-        self._snapshotter: Snapshotter | None = None
+        self.snapshotter: Snapshotter | None = None
+        """The generator of metadata snapshots; None before `start`."""
         self.publisher = MetadataPublisher(host)
         self.quorum = Quorum(
             config,
@@ -197,6 +198,8 @@ class NodeMetadata:
             if quorum.is_sole_voter:
                 registration.register()
             self.publisher.subscribe(registration.image_changed)
+            assert self.runtime is not None
+            self.publisher.subscribe(self.runtime.metrics.image_changed)
             quorum.subscribe_leader(registration.retry_now)
         if config.is_broker:
             quorum.subscribe_leader(self.lifecycle.send_now)
@@ -214,9 +217,9 @@ class NodeMetadata:
                 )
             )
         quorum.settle()
-        self._snapshotter = Snapshotter(config, host, log)
-        self._snapshotter.start(self.publisher.image)
-        self.publisher.subscribe(self._snapshotter.image_changed)
+        self.snapshotter = Snapshotter(config, host, log)
+        self.snapshotter.start(self.publisher.image)
+        self.publisher.subscribe(self.snapshotter.image_changed)
 
     def _previous_broker_epoch(self) -> int:
         """Return the broker epoch of the last clean shutdown; -1 if the directories disagree. KIP-966."""
@@ -250,8 +253,8 @@ class NodeMetadata:
 
         Storage errors are ignored, because the quorum has already reported them.
         """
-        if self._snapshotter is not None:
-            self._snapshotter.stop()
+        if self.snapshotter is not None:
+            self.snapshotter.stop()
         if self._registration is not None:
             self._registration.stop()
         if self.remote is not None:
@@ -276,8 +279,8 @@ class NodeMetadata:
         self.quorum.stop()
 
     def _failed(self, reason: str) -> None:
-        if self._snapshotter is not None:
-            self._snapshotter.stop()
+        if self.snapshotter is not None:
+            self.snapshotter.stop()
         self._on_failed(reason)
 
 

@@ -91,6 +91,7 @@ class Node(NodeBase):
         )
         self.is_open = False
         """Whether the logs are open and the replicas are leaders or followers."""
+        self.delayed_delete_records = 0
         self.has_telemetry_receiver = False
         """Whether this node exports client metrics. The HTTP port sets this attribute."""
         self._telemetry: ClientTelemetry | None = None
@@ -195,7 +196,7 @@ class Node(NodeBase):
         self.replica_manager.start()
         self._log_offline()
         self.cleaner.start()
-        self._metadata.publisher.subscribe(self._metadata_changed)
+        self.metadata.publisher.subscribe(self._metadata_changed)
         self.log_dirs.start()
         checkpoint_ms = min(
             config.log_flush_offset_checkpoint_interval_ms,
@@ -213,7 +214,7 @@ class Node(NodeBase):
         self.is_open = True
         self.end_turn()
         with name_metadata_directory_in_errors(config):
-            self._metadata.opened()
+            self.metadata.opened()
         self.end_turn()
 
     def begin_shutdown(self) -> None:
@@ -228,7 +229,7 @@ class Node(NodeBase):
             timer.cancel()
         self._timers.clear()
         self.replica_manager.complete_delayed_fetches()
-        self._metadata.complete_delayed_fetches()
+        self.metadata.complete_delayed_fetches()
 
     def kill(self) -> None:
         self.cleaner.stop()
@@ -277,7 +278,7 @@ class Node(NodeBase):
             self._telemetry = telemetry = ClientTelemetry(
                 self.config, self.host, self.image, has_receiver=lambda: self.has_telemetry_receiver
             )
-            self._metadata.publisher.subscribe(telemetry.metadata_changed)
+            self.metadata.publisher.subscribe(telemetry.metadata_changed)
         return self._telemetry
 
     # --- metadata

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from math import isnan
 from typing import Final
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -42,7 +43,8 @@ class Exposition:
         family = self._families.get(name)
         if family is None:
             family = self._families[name] = [f"# TYPE {name} {kind.value}\n"]
-        family.append(f"{name}{series_labels} {value}\n")
+        text = "NaN" if isnan(value) else str(value)
+        family.append(f"{name}{series_labels} {text}\n")
 
     def text(self) -> str:
         """Return the complete page."""

@@ -1,8 +1,7 @@
 """The metrics page, with the metric names that Prometheus' JMX exporter gives to Apache Kafka's metrics.
 
-The names follow from Kafka's MBeans and the exporter's rules for brokers (kafka-2_0_0.yml), so existing
-dashboards and alerts for Kafka work. A metric that has no meaning in kwire, for example the size of a request
-queue, is omitted.
+The names follow from Kafka's MBeans and the rules of the exporter and of Strimzi, so existing dashboards and
+alerts for Kafka work. docs/metrics.md lists the names, and the metrics of Kafka that kwire omits.
 
 Most values are read from the node during a scrape. The node itself keeps only counts
 (`broker.replication.broker_topic_metrics`, `broker.api.request.request_metrics`). Writing a page for many
@@ -15,11 +14,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from kwire.broker.metadata.image import NO_LEADER
 from kwire.broker.observe.client_metrics import client_metrics
+from kwire.broker.observe.controller_metrics import controller_metrics
 from kwire.broker.observe.exposition import Exposition, labels
 from kwire.broker.observe.ports import ObservedBroker, ObservedNode, RunningNode
-from kwire.broker.observe.process import process_metrics
+from kwire.broker.observe.process import disk_metrics, process_metrics
+from kwire.broker.observe.quorum_metrics import metadata_metrics, quorum_metrics
 from kwire.broker.observe.requests import request_metrics
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
@@ -36,11 +36,23 @@ TRAFFIC: Final = {
     "totalfetchrequests": "reads",
     "totalproducerequests": "appends",
     "failedproducerequests": "failed_appends",
+    "failedfetchrequests": "failed_reads",
+    "bytesrejected": "bytes_rejected",
+    "producemessageconversions": "produce_conversions",
 }
 REPLICATION_TRAFFIC: Final = {
     "replicationbytesin": "replication_bytes_in",
     "replicationbytesout": "replication_bytes_out",
+    "reassignmentbytesin": "reassignment_bytes_in",
+    "reassignmentbytesout": "reassignment_bytes_out",
 }
+REJECTED_RECORDS: Final = {
+    "nokeycompactedtopicrecords": "records_without_key",
+    "invalidmessagecrcrecords": "corrupt_batches",
+    "invalidoffsetorsequencerecords": "invalid_offsets_or_sequences",
+}
+"""Counts that Kafka has only for all topics together."""
+UNKNOWN_SOFTWARE: Final = "unknown"
 AUTHENTICATIONS: Final = (
     "successful_authentication",
     "successful_authentication_no_reauth",
@@ -48,6 +60,7 @@ AUTHENTICATIONS: Final = (
     "failed_authentication",
     "failed_reauthentication",
 )
+CONSUMER_GROUP_STATES: Final = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
 GROUP_STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
 
 
@@ -57,15 +70,20 @@ def metrics(running: RunningNode, out: Exposition) -> Iterator[None]:
     process_metrics(out)
     request_metrics(running.server.request_metrics, out)
     _connections(running, out)
-    _quorum(node, out)
+    _idle(running, out)
+    quorum_metrics(running, out)
+    metadata_metrics(node, out)
+    roles = (("kafkaserver", node.config.is_broker), ("controllerserver", node.config.is_controller))
+    disk_metrics([f"kafka_server_{name}" for name, has_role in roles if has_role], out)
     if (broker := running.broker) is not None:
         _traffic(broker, out)
         _groups(broker, out)
+        _cleaner(broker, out)
         yield
         yield from _partitions(broker, out)
         yield from client_metrics(broker.telemetry, out)
     if node.config.is_controller:
-        yield from _controller(node, out)
+        yield from controller_metrics(node, out)
     yield from _logs(node, out)
 
 
@@ -79,6 +97,8 @@ def _connections(running: RunningNode, out: Exposition) -> None:
         # networkProcessor is Kafka's number of a network thread. kwire has only one network thread.
         series_labels = labels(listener=listener, networkProcessor=0)
         out.gauge(f"{prefix}_connection_count", count, series_labels)
+        out.counter(f"{prefix}_connection_creation_total", running.server.accepted[listener], series_labels)
+        out.counter(f"{prefix}_connection_close_total", running.server.closed[listener], series_labels)
         of = known.get(listener)
         for name in AUTHENTICATIONS:
             out.counter(f"{prefix}_{name}_total", 0 if of is None else getattr(of, name), series_labels)
@@ -86,23 +106,36 @@ def _connections(running: RunningNode, out: Exposition) -> None:
         out.gauge(f"{prefix}_expired_connections_killed_count", killed, series_labels)
         expired += killed
     out.gauge("kafka_network_socketserver_expiredconnectionskilledcount", expired)
+    software = Counter(
+        (
+            connection.channel.client_software_name,
+            connection.channel.client_software_version,
+            connection.listener,
+        )
+        for connection in running.server.connections.values()
+    )
+    for (name, version, listener), count in software.items():
+        series_labels = labels(
+            clientSoftwareName=name or UNKNOWN_SOFTWARE,
+            clientSoftwareVersion=version or UNKNOWN_SOFTWARE,
+            listener=listener,
+            networkProcessor=0,
+        )
+        out.gauge(f"{prefix}_connections_software", count, series_labels)
 
 
-def _quorum(node: ObservedNode, out: Exposition) -> None:
-    quorum = node.quorum
-    for name, value in (
-        ("current_leader", quorum.leader_id),
-        ("current_epoch", quorum.epoch),
-        ("high_watermark", quorum.high_watermark),
-        ("log_end_offset", quorum.log.end_offset),
-    ):
-        out.gauge(f"kafka_server_raftmetrics_{name}", value)
+def _idle(running: RunningNode, out: Exposition) -> None:
+    """Write how idle the node is. One thread does the work of Kafka's network and request handler threads."""
+    ratio = round(running.loop.idle_ratio(), 6)
+    out.gauge("kafka_network_socketserver_networkprocessoravgidle_percent", ratio)
+    out.gauge("kafka_network_processor_idle_percent", ratio, labels(networkProcessor=0))
+    out.gauge("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", ratio)
 
 
 def _traffic(node: ObservedBroker, out: Exposition) -> None:
     traffic = node.topic_stats
     total = traffic.total()
-    for name, count in {**TRAFFIC, **REPLICATION_TRAFFIC}.items():
+    for name, count in {**TRAFFIC, **REPLICATION_TRAFFIC, **REJECTED_RECORDS}.items():
         out.counter(f"kafka_server_brokertopicmetrics_{name}_total", getattr(total, count))
     for topic, known in traffic.topics.items():
         series_labels = labels(topic=topic)
@@ -115,11 +148,53 @@ def _groups(node: ObservedBroker, out: Exposition) -> None:
         listed = node.groups.list_groups((), ())
     except ApiError:
         return  # the number of groups is unknown until the groups are loaded
-    states = Counter(group.group_state for group in listed)
-    prefix = "kafka_coordinator_group_groupmetadatamanager_numgroups"
-    out.gauge(prefix, len(listed))
+    groups = node.groups
+    states = Counter((group.group_type.lower(), group.group_state) for group in listed)
+    protocols = Counter(group.group_type.lower() for group in listed)
+    prefix = "kafka_coordinator_group_groupmetadatamanager"
+    out.gauge(f"{prefix}_numoffsets", groups.offsets_count())
+    # As in Kafka, these are only the groups of the classic protocol.
+    out.gauge(f"{prefix}_numgroups", protocols["classic"])
     for state in GROUP_STATES:
-        out.gauge(f"{prefix}{state.lower()}", states[state])
+        out.gauge(f"{prefix}_numgroups{state.lower()}", states["classic", state])
+    prefix = "kafka_server_group_coordinator_metrics"
+    for protocol in ("classic", "consumer"):
+        out.gauge(f"{prefix}_protocol_{protocol}_group_count", protocols[protocol])
+    for state in CONSUMER_GROUP_STATES:
+        out.gauge(f"{prefix}_state_{state.lower()}_consumer_group_count", states["consumer", state])
+    for state, count in groups.partition_states().items():
+        out.gauge(f"{prefix}_state_{state}_num_partitions", count)
+    for name, count in (
+        ("commit", groups.offset_commits),
+        ("deletion", groups.offset_deletions),
+        ("expiration", groups.offset_expirations),
+    ):
+        out.gauge(f"{prefix}_offset_{name}_count", count)
+
+
+def _cleaner(node: ObservedBroker, out: Exposition) -> None:
+    cleaner = node.cleaner
+    figures = cleaner.metrics
+    prefix = "kafka_log_logcleaner"
+    # A worker that ends is replaced, and its log is cleaned again, so no cleaner is ever dead.
+    out.gauge(f"{prefix}_deadthreadcount", 0)
+    out.gauge(f"{prefix}_cleaner_recopy_percent", int(100 * figures.recopy_ratio))
+    out.gauge(f"{prefix}_max_clean_time_secs", figures.last_clean_ms / 1000)
+    prefix = "kafka_log_logcleanermanager"
+    out.gauge(f"{prefix}_max_dirty_percent", int(100 * figures.max_dirty_ratio))
+    out.gauge(f"{prefix}_time_since_last_run_ms", node.host.monotonic_ms() - figures.last_run_ms)
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for log, size_bytes in cleaner.uncleanable():
+        path = node.log_manager.directory_of(log).path
+        counts[path] += 1
+        sizes[path] += size_bytes
+    for directory in node.log_manager.directories():
+        if not directory.holds_only_metadata:
+            # The quotes are part of the label's value in Kafka.
+            series_labels = labels(logDirectory=f'"{directory.path}"')
+            out.gauge(f"{prefix}_uncleanable_partitions_count", counts[directory.path], series_labels)
+            out.gauge(f"{prefix}_uncleanable_bytes", sizes[directory.path], series_labels)
 
 
 class _Counts:
@@ -128,7 +203,7 @@ class _Counts:
     def __init__(self) -> None:
         self.roles: Counter[Role] = Counter()
         self.under_replicated = self.under_min_isr = self.at_min_isr = self.reassigned = 0
-        self.waiting_appends = 0
+        self.waiting_appends = self.producer_ids = 0
         self.waiting_fetches: set[object] = set()
 
 
@@ -168,9 +243,17 @@ def _partitions(node: ObservedBroker, out: Exposition) -> Iterator[None]:
     out.gauge(f"{prefix}_reassigningpartitions", counts.reassigned)
     out.counter(f"{prefix}_isrshrinks_total", node.leader_partitions.isr_shrinks)
     out.counter(f"{prefix}_isrexpands_total", node.leader_partitions.isr_expands)
-    purgatory = "kafka_server_delayedoperationpurgatory_purgatorysize"
-    out.gauge(purgatory, counts.waiting_appends, labels(delayedOperation="Produce"))
-    out.gauge(purgatory, len(counts.waiting_fetches), labels(delayedOperation="Fetch"))
+    out.counter(f"{prefix}_failedisrupdates_total", node.leader_partitions.alter_partition.failed_updates)
+    out.gauge(f"{prefix}_produceridcount", counts.producer_ids)
+    purgatory = "kafka_server_delayedoperationpurgatory"
+    for operation, waiting in (
+        ("Produce", counts.waiting_appends),
+        ("Fetch", len(counts.waiting_fetches)),
+        ("DeleteRecords", node.delayed_delete_records),
+    ):
+        # Kafka's purgatory keeps completed operations for a while, so its two numbers differ.
+        for metric in ("purgatorysize", "numdelayedoperations"):
+            out.gauge(f"{purgatory}_{metric}", waiting, labels(delayedOperation=operation))
     out.gauge("kafka_server_kafkaserver_brokerstate", node.lifecycle.kafka_state)
     yield
     most = 0
@@ -182,7 +265,10 @@ def _partitions(node: ObservedBroker, out: Exposition) -> Iterator[None]:
             partition=follower.partition.index,
         )
         out.gauge("kafka_server_fetcherlagmetrics_consumerlag", follower.lag, series_labels)
-    out.gauge("kafka_server_replicafetchermanager_maxlag", most, labels(clientId="Replica"))
+    prefix, series_labels = "kafka_server_replicafetchermanager", labels(clientId="Replica")
+    out.gauge(f"{prefix}_maxlag", most, series_labels)
+    # A fetcher that fails tries again, so no fetcher is ever dead.
+    out.gauge(f"{prefix}_deadthreadcount", 0, series_labels)
 
 
 def _partition(partition: Partition, counts: _Counts, out: Exposition) -> None:
@@ -198,6 +284,7 @@ def _partition(partition: Partition, counts: _Counts, out: Exposition) -> None:
     counts.under_replicated += is_under_replicated
     counts.under_min_isr += is_under_min_isr
     counts.at_min_isr += leads and in_sync == needed
+    counts.producer_ids += len(log.producers)
     counts.waiting_appends += partition.delayed_produce_count
     counts.waiting_fetches.update(partition.delayed_fetches)
     series_labels = labels(topic=partition.topic, partition=partition.index)
@@ -209,28 +296,6 @@ def _partition(partition: Partition, counts: _Counts, out: Exposition) -> None:
     out.gauge(f"{prefix}_atminisr", int(leads and in_sync == needed), series_labels)
     lag = log.high_watermark - log.last_stable_offset if leads else 0
     out.gauge(f"{prefix}_laststableoffsetlag", lag, series_labels)
-
-
-def _controller(node: ObservedNode, out: Exposition) -> Iterator[None]:
-    image = node.image
-    prefix = "kafka_controller_kafkacontroller"
-    partitions = offline = not_preferred = 0
-    for topic in list(image.topics.values()):
-        for partition in topic.partitions:
-            partitions += 1
-            offline += partition.leader == NO_LEADER
-            not_preferred += partition.leader != partition.replicas[0]
-            if not partitions % (20 * SLICE):
-                yield
-    fenced = sum(broker.fenced for broker in image.brokers.values())
-    out.gauge(f"{prefix}_activecontrollercount", int(node.quorum.leads))
-    out.gauge(f"{prefix}_activebrokercount", len(image.brokers) - fenced)
-    out.gauge(f"{prefix}_fencedbrokercount", fenced)
-    out.gauge(f"{prefix}_globaltopiccount", len(image.topics))
-    out.gauge(f"{prefix}_globalpartitioncount", partitions)
-    out.gauge(f"{prefix}_offlinepartitionscount", offline)
-    out.gauge(f"{prefix}_preferredreplicaimbalancecount", not_preferred)
-    out.gauge(f"{prefix}_lastappliedrecordoffset", image.offset)
 
 
 def _logs(node: ObservedNode, out: Exposition) -> Iterator[None]:

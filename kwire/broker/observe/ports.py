@@ -10,34 +10,20 @@ if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
     from kwire.broker.metadata.image import MetadataImage
     from kwire.broker.net.loop import Loop
+    from kwire.broker.net.peer_links import PeerLinks
     from kwire.broker.net.running_node import FatalFailure
     from kwire.broker.net.socket_server import SocketServer
-    from kwire.broker.raft.metadata_log import MetadataLog
+    from kwire.broker.node.metadata import NodeMetadata
+    from kwire.broker.raft.quorum import Quorum
     from kwire.broker.replication.broker_topic_metrics import BrokerTopicStats
     from kwire.broker.replication.remote_replicas import LeaderPartitions
     from kwire.broker.replication.replica_fetcher_manager import ReplicaFetcherManager
     from kwire.broker.replication.replica_manager import ReplicaManager
+    from kwire.broker.storage.cleaner.log_cleaner import LogCleaner
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
     from kwire.host.clock import Clock
-
-
-class Quorum(Protocol):
-    """The state of the metadata quorum, as this node knows it."""
-
-    @property
-    def log(self) -> MetadataLog: ...
-    @property
-    def leader_id(self) -> int:
-        """The node id of the active controller; -1 if it is unknown."""
-
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def high_watermark(self) -> int: ...
-    @property
-    def leads(self) -> bool:
-        """Whether this node is the active controller."""
+    from kwire.host.host import Host
 
 
 class ObservedNode(Protocol):
@@ -47,6 +33,10 @@ class ObservedNode(Protocol):
     def config(self) -> BrokerConfig: ...
     @property
     def image(self) -> MetadataImage: ...
+    @property
+    def host(self) -> Host: ...
+    @property
+    def metadata(self) -> NodeMetadata: ...
     @property
     def quorum(self) -> Quorum: ...
     @property
@@ -77,8 +67,13 @@ class ObservedBroker(ObservedNode, Protocol):
     has_telemetry_receiver: bool
     """Whether this node exports pushed client metrics. The HTTP port sets this attribute."""
 
+    delayed_delete_records: int
+    """The number of DeleteRecords requests that wait for followers."""
+
     @property
     def node_id(self) -> int: ...
+    @property
+    def cleaner(self) -> LogCleaner: ...
     @property
     def lifecycle(self) -> BrokerLifecycle: ...
     @property
@@ -110,6 +105,8 @@ class RunningNode(Protocol):
     def clock(self) -> Clock: ...
     @property
     def server(self) -> SocketServer: ...
+    @property
+    def peers(self) -> PeerLinks: ...
     @property
     def failure(self) -> FatalFailure: ...
     @property

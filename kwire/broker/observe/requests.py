@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kwire.broker.api.request.request_metrics import FETCH_FOLLOWER, ApiTimes, RequestMetrics
 from kwire.broker.observe.exposition import Exposition, labels
 from kwire.broker.observe.slow_requests import api_name
 from kwire.wire.api_keys import ApiKey
+from kwire.wire.errors import ErrorCode
 
 QUANTILES: Final = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
 """The quantiles of Kafka's percentiles, formatted as the JMX exporter formats them."""
+
+
+PREFIX: Final = "kafka_network_requestmetrics"
 
 
 def request_metrics(request_metrics: RequestMetrics, out: Exposition) -> None:
@@ -20,18 +24,35 @@ def request_metrics(request_metrics: RequestMetrics, out: Exposition) -> None:
         for version, count in sorted(
             (version, sum(one.count for one in times)) for version, times in versions.items()
         ):
-            series_labels = labels(request=name, version=version)
-            out.counter("kafka_network_requestmetrics_requests_total", count, series_labels)
+            out.counter(f"{PREFIX}_requests_total", count, labels(request=name, version=version))
         of_all = [one for times in versions.values() for one in times]
         count = sum(one.count for one in of_all)
-        out.counter("kafka_network_requestmetrics_totaltimems_count", count, labels(request=name))
-        seconds = sorted(second for one in of_all for second in one.recent)
-        for quantile in QUANTILES:
-            out.gauge(
-                "kafka_network_requestmetrics_totaltimems",
-                round(1000 * seconds[int(float(quantile) * (len(seconds) - 1))], 3),
-                labels(request=name, quantile=quantile),
-            )
+        totals = [1000 * second for one in of_all for second in one.recent]
+        delays = [1000 * second for one in of_all for second in one.recent_delays]
+        local = [total - delay for total, delay in zip(totals, delays, strict=True)]
+        sizes = [size for one in of_all for size in one.recent_bytes]
+        for metric, values in (
+            ("totaltimems", totals),
+            ("localtimems", local),
+            ("remotetimems", delays),
+            ("requestbytes", sizes),
+        ):
+            quantiles(f"{PREFIX}_{metric}", count, values, out, request=name)
+    for (key, code), count in sorted(request_metrics.errors.items()):
+        out.counter(
+            f"{PREFIX}_errors_total", count, labels(request=api_name(key), error=ErrorCode(code).name)
+        )
+
+
+def quantiles(
+    name: str, count: int, values: Sequence[float], out: Exposition, **series_labels: object
+) -> None:
+    """Write a histogram as the JMX exporter does: the quantiles of recent values, and the count of all."""
+    out.counter(f"{name}_count_total", count, labels(**series_labels))
+    ordered = sorted(values)
+    for quantile in QUANTILES:
+        value = ordered[int(float(quantile) * (len(ordered) - 1))] if ordered else 0.0
+        out.gauge(name, round(value, 3), labels(**series_labels, quantile=quantile))
 
 
 def _by_name(apis: Mapping[tuple[int, int], ApiTimes]) -> dict[str, dict[int, list[ApiTimes]]]:

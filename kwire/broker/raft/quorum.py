@@ -33,7 +33,7 @@ from kwire.broker.raft.quorum_state import ElectionFile
 from kwire.broker.raft.raft_metrics import KafkaRaftMetrics
 from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.terms import Terms
-from kwire.broker.raft.view import NO_LEADER, Requester
+from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.raft.waiters import Waiters
 from kwire.broker.raft.writes import Writes

@@ -57,6 +57,10 @@ class Snapshotter:
         self._retention_ms = cast(int, config.value("metadata.max.retention.ms"))
         self._delete_delay_ms = cast(int, config.value("internal.metadata.delete.delay.millis"))
         self._image = MetadataImage()
+        self.generated_bytes = 0
+        """The size of the last snapshot that this node has generated, or of the one it has loaded."""
+        self.generated_ms = host.monotonic_ms()
+        """The monotonic time at which that snapshot was generated, or at which the node started, in ms."""
         self._writing: SnapshotFile | None = None
         self._is_time = False
         self._timers: dict[str, Timer] = {}
@@ -69,6 +73,7 @@ class Snapshotter:
         self._image = image
         replayed_bytes, latest = self._log.unsnapshotted_bytes, self._log.snapshots.latest
         snapshot_bytes = 0 if latest is None else self._log.snapshots.size(latest)
+        self.generated_bytes = snapshot_bytes
         if replayed_bytes >= max(REPLAYED_BYTES, 2 * snapshot_bytes):
             self._begin(f"{replayed_bytes} bytes were replayed at startup")
         else:
@@ -179,6 +184,8 @@ class Snapshotter:
             self._failed(file.snapshot, result)
             return
         self._log.snapshots.add(file.snapshot)
+        self.generated_bytes = self._log.snapshots.size(file.snapshot)
+        self.generated_ms = self._host.monotonic_ms()
         self._log.history.trim(file.snapshot.end_offset - 1)
         self._logger.info("Completed metadata snapshot %s", file.snapshot.name)
         self._clean_soon()

@@ -84,6 +84,8 @@ class AlterPartitionManager:
         self._controller = controller
         self._pending: dict[TopicIdPartition, tuple[IsrChange, OnIsrChanged]] = {}
         self._in_flight = False
+        self.failed_updates = 0
+        """ISR changes that the controller has rejected."""
 
     def submit(self, change: IsrChange, on_changed: OnIsrChanged) -> None:
         """Submit a change; `on_changed` is called once, and never before this method returns.
@@ -119,6 +121,7 @@ class AlterPartitionManager:
                 continue
             # The entry is deleted before the callback runs, so that the callback may submit the next change.
             del self._pending[key]
+            self.failed_updates += found.error is not ErrorCode.NONE
             on_changed(found)
         if missing:
             self._host.internode_clock.schedule(RETRY_MS, self._send)

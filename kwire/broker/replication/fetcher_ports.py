@@ -52,6 +52,9 @@ class FetcherPorts(Protocol):
     def list_offsets_version(self) -> int: ...
     @property
     def quota(self) -> ReplicationQuota: ...
+    def is_being_added(self, partition: Partition) -> bool:
+        """Return whether a reassignment adds this broker's replica of the partition."""
+
     def address_of(self, broker_id: int) -> PeerAddress | None:
         """Return the address of a broker, or None if the broker is not registered."""
 

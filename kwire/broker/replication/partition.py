@@ -12,7 +12,6 @@ from functools import partial
 
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.alter_partition_manager import RETRY_MS, IsrChangeResult
-from kwire.broker.replication.broker_topic_metrics import NOT_COUNTED
 from kwire.broker.replication.delayed_fetch import DelayedFetch, call_each
 from kwire.broker.replication.delayed_produce import (
     NO_REPLICATION,
@@ -26,6 +25,7 @@ from kwire.broker.replication.roles import LEADER, Role, RoleChange, role_after
 from kwire.broker.storage.disk import SHORTAGE_RETRY_MS, ResourceShortage, StorageError, failure_in
 from kwire.broker.storage.log.log import AppendOrigin, Log, LogAppendInfo
 from kwire.broker.storage.log.producer_state import MarkerContext
+from kwire.broker.storage.log.validator import CODEC_NAMES
 from kwire.host.host import Host
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
@@ -258,11 +258,14 @@ class Partition:
                 header=header,
             )
         except ApiError as error:
-            topic_metrics.failed_appends += error.code not in NOT_COUNTED
+            topic_metrics.record_failed_append(error, len(records))
             raise
         if not appended.is_duplicate:
             topic_metrics.messages_in += appended.last_offset - appended.first_offset + 1
             topic_metrics.bytes_in += len(records)
+            codec = CODEC_NAMES.get(log.config.compression_type)
+            if codec is not None and header is not None and header.codec != codec:
+                topic_metrics.produce_conversions += header.records_count
         pending_ack: PendingAcknowledgement
         if on_replicated is not None:
             pending_ack = (appended.last_offset + 1, on_replicated, timeout_ms)

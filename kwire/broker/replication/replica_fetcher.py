@@ -322,6 +322,8 @@ class ReplicaFetcher:
             quota, partition = self._ports.quota, follower.partition
             if size_bytes and quota.is_throttled(partition.topic, partition.index):
                 quota.record(size_bytes)
+            if size_bytes and self._ports.is_being_added(partition):
+                partition.topic_metrics.reassignment_bytes_in += size_bytes
             return True
         return diverging.end_offset >= 0 and follower.truncate_to_leader(data)
 

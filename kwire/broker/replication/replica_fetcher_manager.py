@@ -121,6 +121,11 @@ class ReplicaFetcherManager:
         level = self._image().metadata_version
         return next(version for since, version in versions if level >= since)
 
+    def is_being_added(self, partition: Partition) -> bool:
+        """Return whether a reassignment adds this broker's replica of the partition."""
+        image = self._image().partition(partition.topic, partition.index)
+        return image is not None and self.config.node_id in image.adding_replicas
+
     def address_of(self, broker_id: int) -> PeerAddress | None:
         """Return the address of a broker's inter-broker listener, or None if it is unknown."""
         broker = self._image().brokers.get(broker_id)

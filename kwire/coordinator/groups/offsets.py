@@ -78,6 +78,9 @@ class Offsets:
 
     # --- reading
 
+    def __len__(self) -> int:
+        return sum(len(partitions) for topics in self._by_group.values() for partitions in topics.values())
+
     def groups(self) -> list[str]:
         """Return the ids of all groups with offsets."""
         return list(self._by_group)

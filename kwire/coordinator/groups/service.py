@@ -97,6 +97,8 @@ class GroupCoordinatorService:
             host,
             ports,
         )
+        self.offset_commits = self.offset_deletions = self.offset_expirations = 0
+        """Offsets that were committed, deleted by OffsetDelete, and expired, since the broker started."""
         self._stopped = False
         self._expiry = self._next_expiry()
 
@@ -137,6 +139,7 @@ class GroupCoordinatorService:
             for key, _ in _held_offsets(shard):
                 unstable.setdefault(key.group, set()).add((key.topic, key.partition))
             records = shard.machine.expire(unstable)
+            self.offset_expirations += sum(isinstance(record.key, OffsetCommitKey) for record in records)
             if records:
                 shard.execute(CoordinatorResult(records))
         if not self._stopped:
@@ -294,6 +297,7 @@ class GroupCoordinatorService:
         except ApiError as error:
             done(error.code)
             return
+        self.offset_commits += len(records)
         shard.execute(CoordinatorResult(records, lambda error: done(_code(error))))
 
     def commit_transactional_offsets(
@@ -387,6 +391,7 @@ class GroupCoordinatorService:
             shard = self._shard(group_id)
             unstable = self.unstable_offsets(group_id)
             records, outcome = shard.machine.delete_offsets(group_id, partitions, unstable)
+            self.offset_deletions += len(records)
         except ApiError as error:
             done(error.code, {})
             return
@@ -441,6 +446,14 @@ class GroupCoordinatorService:
             for shard in self._runtime.active_shards()
             for group in shard.machine.list_groups(states, types)
         ]
+
+    def offsets_count(self) -> int:
+        """Return the number of committed offsets of all groups."""
+        return sum(len(shard.machine.offsets) for shard in self._runtime.active_shards())
+
+    def partition_states(self) -> Mapping[str, int]:
+        """Return the number of partitions of `__consumer_offsets` by state, as Kafka names the states."""
+        return self._runtime.partition_states()
 
     def delete_groups(self, group_ids: Sequence[str], done: Callable[[dict[str, ErrorCode]], None]) -> None:
         """Handle DeleteGroups. `done` gets the error code of each group. KIP-229."""

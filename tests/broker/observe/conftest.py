@@ -43,9 +43,7 @@ class Series(dict[tuple[object, ...], float]):
         super().__init__()
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
-                # The parser appends _total to each counter. Kafka's exporter does not always do so.
-                name = sample.name.replace("_count_total", "_count")
-                self[(name, *sorted(sample.labels.items()))] = sample.value
+                self[(sample.name, *sorted(sample.labels.items()))] = sample.value
 
     def value(self, name: str, **labels: str) -> float:
         """Return the value of one series."""

@@ -145,14 +145,14 @@ async def test_metrics_count_produce_fetch_and_group_requests() -> None:
         for (name, *series), value in then.items()
         if name == f"{REQUESTS}_requests_total" and ("request", "Produce") in series
     ]
-    assert sum(produced) == then.value(f"{REQUESTS}_totaltimems_count", request="Produce") >= 2
+    assert sum(produced) == then.value(f"{REQUESTS}_totaltimems_count_total", request="Produce") >= 2
     quantiles = [
         then.value(f"{REQUESTS}_totaltimems", request="Produce", quantile=series)
         for series in ("0.50", "0.99")
     ]
     assert 0 < quantiles[0] <= quantiles[1] < 10_000
-    assert then.value(f"{REQUESTS}_totaltimems_count", request="FetchConsumer") == then.value(
-        f"{REQUESTS}_totaltimems_count", request="Fetch"
+    assert then.value(f"{REQUESTS}_totaltimems_count_total", request="FetchConsumer") == then.value(
+        f"{REQUESTS}_totaltimems_count_total", request="Fetch"
     )
 
 
@@ -297,7 +297,7 @@ def test_quantiles_are_those_of_recent_requests(stats: RequestMetrics) -> None:
     assert series.value(f"{REQUESTS}_totaltimems", request="Produce", quantile="0.50") == 50
     assert series.value(f"{REQUESTS}_totaltimems", request="Produce", quantile="0.99") == 99
     counts = {
-        name: series.value(f"{REQUESTS}_totaltimems_count", request=name)
+        name: series.value(f"{REQUESTS}_totaltimems_count_total", request=name)
         for name in ("Produce", "Fetch", "FetchFollower", "FetchConsumer")
     }
     assert counts == {"Produce": 100, "Fetch": 11, "FetchFollower": 10, "FetchConsumer": 1}

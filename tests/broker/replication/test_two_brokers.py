@@ -94,7 +94,7 @@ class BrokerPair:
     def write(self, *records: Any) -> None:
         """Apply the records on both brokers."""
         for broker in self.nodes.values():
-            publisher = broker.node._metadata.publisher
+            publisher = broker.node.metadata.publisher
             delta = MetadataDelta(publisher.image)
             delta.replay_all(records)
             publisher.image = delta.apply(publisher.image.offset + len(records), 1)

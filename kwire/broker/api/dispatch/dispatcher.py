@@ -191,6 +191,8 @@ class Dispatcher:
             raise
         if not isinstance(reply, Delayed):
             context.complete(reply)
+        elif not context.completed:
+            context.was_delayed()
 
     def _reply(self, handler: Handler, context: RequestContext, request: Message) -> Message | Delayed:
         """Return the handler's reply, or an error response if the handler fails."""

@@ -60,6 +60,7 @@ class _DelayedDeleteRecords:
 
     def __init__(self, node: BrokerRole, context: RequestContext) -> None:
         self._host = node.host
+        self._node = node
         self._context = context
         self._response: DeleteRecordsResponse | None = None
         self._timer: Timer | None = None
@@ -101,6 +102,7 @@ class _DelayedDeleteRecords:
         self._response = response
         for _, led, _, _ in self._deleted:
             led.low_watermark_listeners[self._check] = None
+        self._node.delayed_delete_records += 1
         self._timer = self._host.internode_clock.schedule(max(0, timeout_ms), self._timed_out)
         return DELAYED
 
@@ -134,6 +136,7 @@ class _DelayedDeleteRecords:
         assert response is not None
         assert self._timer is not None
         self._timer.cancel()
+        self._node.delayed_delete_records -= 1
         self._context.complete(response)
 
 

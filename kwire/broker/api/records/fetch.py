@@ -38,6 +38,7 @@ from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.api.request.ports import BrokerRole
 from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, Steps, complete_in_slices, slices_of
 from kwire.broker.api.request.undecided_fetch import UndecidedFetch
+from kwire.broker.replication.broker_topic_metrics import EXPECTED_FETCH_ERRORS
 from kwire.broker.replication.roles import LEADER, Role
 from kwire.broker.storage.file_region import FileRegion
 from kwire.broker.storage.log.segments import EMPTY, INCOMPLETE
@@ -258,11 +259,16 @@ class _Fetch:
                     partition = replica_to_fetch(self._node, target, from_leader=self._from_leader)
                 data, region = self._read_one(partition, target, left_bytes, at_least_one)
             except ApiError as error:
+                if error.code not in EXPECTED_FETCH_ERRORS:
+                    self._count_failure(target)
                 fetched.append(
                     (target, partition_refusal(self._node, self._context.api_version, target, error.code))
                 )
                 urgent = True
                 continue
+            except Exception:
+                self._count_failure(target)
+                raise
             if data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
                 urgent = True
             fetched.append((target, data))
@@ -275,6 +281,10 @@ class _Fetch:
         self._watched = watched
         enough = urgent or not self._targets or total_bytes >= self._min_bytes
         return fetched + self._unknown, enough
+
+    def _count_failure(self, target: FetchTarget) -> None:
+        if target.topic is not None:
+            self._node.topic_stats.for_topic(target.topic).failed_reads += 1
 
     def _is_quiet(self, partition: Partition, target: FetchTarget) -> bool:
         """Return whether a read would find neither an error nor anything that the session has not sent."""

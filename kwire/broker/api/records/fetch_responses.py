@@ -114,9 +114,16 @@ def partition_refusal(node: BrokerRole, version: int, target: FetchTarget, code:
 
 
 def build_response(
-    node: BrokerRole, context: RequestContext, session: FetchContext, fetched: FetchedPartitions
+    node: BrokerRole,
+    context: RequestContext,
+    session: FetchContext,
+    fetched: FetchedPartitions,
+    *,
+    follower_id: int = -1,
 ) -> FetchResponse:
     """Build the response from the partitions that were read. In a session, it has only what has changed.
+
+    `follower_id` is the broker id of a follower.
 
     Raises ApiError INVALID_FETCH_SESSION_EPOCH if another request has advanced the session in the meantime.
     """
@@ -167,9 +174,15 @@ def _build(
         if traffic is not None:
             traffic.reads += 1
             if data.records and to_follower:
-                traffic.replication_bytes_out += size_of(data.records)
+                size_bytes = size_of(data.records)
+                traffic.replication_bytes_out += size_bytes
+                image = node.image.partition(topic_name, target.index)
+                if image is not None and follower_id in image.adding_replicas:
+                    traffic.reassignment_bytes_out += size_bytes
             elif data.records:
                 traffic.bytes_out += size_of(data.records)
+        if data.error_code:
+            context.record_error(data.error_code)
         if data.current_leader.leader_id >= 0:
             leaders.add(data.current_leader.leader_id)
     fetch_response = FetchResponse(session_id=session_id, responses=topics)

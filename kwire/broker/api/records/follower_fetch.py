@@ -38,7 +38,8 @@ from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import BrokerRole
-    from kwire.broker.replication.partition import Partition
+    from kwire.broker.replication.broker_topic_metrics import EXPECTED_FETCH_ERRORS
+from kwire.broker.replication.partition import Partition
 
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Errors of partitions that do not exist. These partitions come last in the response.
@@ -119,6 +120,8 @@ class _FollowerFetch:
                     partition, target, left_bytes, at_least_one=not total_bytes, is_new=is_new
                 )
             except ApiError as error:
+                if error.code not in EXPECTED_FETCH_ERRORS and target.topic is not None:
+                    node.topic_stats.for_topic(target.topic).failed_reads += 1
                 if error.code in _UNKNOWN:
                     unknown.append((target, partition_error(target, error.code)))
                     if is_new:
@@ -194,7 +197,9 @@ class _FollowerFetch:
     def response(self, fetched: FetchedPartitions) -> FetchResponse:
         """Return the response. In a session, it has only what was not sent before."""
         try:
-            response = build_response(self._node, self._context, self._session, fetched)
+            response = build_response(
+                self._node, self._context, self._session, fetched, follower_id=self._broker_id
+            )
         except ApiError as error:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
         session = self._session.follower

@@ -257,6 +257,7 @@ class _Produce:
         if self._request.acks == 0:
             # The connection will be closed because of this request, so handle no later request.
             self._context.channel.ending = True
+        self._context.record_error(error.code)
         response.error_code = error.code
         response.base_offset = -1
         response.log_append_time_ms = -1

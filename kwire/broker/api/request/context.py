@@ -16,6 +16,7 @@ from kwire.broker.api.request.fetch_queue import FetchQueue
 from kwire.broker.api.request.repeated_request import FastPath, RepeatedRequest
 from kwire.broker.api.request.request_log import client_bytes, request_id
 from kwire.broker.api.request.request_metrics import RequestMetrics
+from kwire.broker.api.request.response_errors import error_codes
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.host.loggers import NodeLogger
@@ -208,6 +209,7 @@ class Channel:
                     context.response_bytes,
                     context.received_s,
                     context.from_follower,
+                    context.handled_s,
                 )
             if reply is not None:
                 pieces.extend(reply)
@@ -248,6 +250,7 @@ class RequestContext:
         "closes",
         "fast_path",
         "from_follower",
+        "handled_s",
         "header",
         "number",
         "received_s",
@@ -266,6 +269,8 @@ class RequestContext:
         self.arrived_ms = arrived_ms
         self.size_bytes = size_bytes
         self.received_s = channel.received_s
+        self.handled_s = -1.0
+        """The time until the handler returned without a response, in seconds; negative if it responded."""
         self.number = number
         """The number of the request in the `RequestLog`."""
         self.from_follower = False
@@ -323,6 +328,7 @@ class RequestContext:
         except Exception as error:
             self._handle_encoding_error(error)
             return
+        self._record_errors(response)
         self.complete_encoded(encoded)
 
     def complete_in_slices(self, response: Message) -> Generator[None, None, None]:
@@ -335,7 +341,15 @@ class RequestContext:
         except Exception as error:
             self._handle_encoding_error(error)
             return
+        yield
+        self._record_errors(response)
         self.complete_encoded(encoded)
+
+    def _record_errors(self, response: Message) -> None:
+        metrics = self.channel.request_metrics
+        if metrics is not None:
+            for code in error_codes(self.header.api_key, response):
+                metrics.record_error(self.header.api_key, code)
 
     def _handle_encoding_error(self, error: Exception) -> None:
         """Complete the request with an error, because its response cannot be encoded."""
@@ -358,6 +372,18 @@ class RequestContext:
             extra={"request": self.request_id},
         )
         self._complete_with_error(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def was_delayed(self) -> None:
+        """Record that the handler has returned, and that the response comes later."""
+        metrics = self.channel.request_metrics
+        if metrics is not None:
+            self.handled_s = metrics.clock() - self.received_s
+
+    def record_error(self, code: int) -> None:
+        """Count an error of one partition in a Produce or Fetch response."""
+        metrics = self.channel.request_metrics
+        if metrics is not None:
+            metrics.record_error(self.header.api_key, code)
 
     def refuse(self, error: ApiError) -> None:
         self.complete(self.error_response(error))

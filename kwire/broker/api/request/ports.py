@@ -293,6 +293,10 @@ class BrokerRole(ClusterView, BrokerPartitions, Protocol):
     def log_manager(self) -> LogManager: ...
     @property
     def log_dirs(self) -> LogDirMover: ...
+
+    delayed_delete_records: int
+    """The number of DeleteRecords requests that wait for followers."""
+
     @property
     def has_telemetry_receiver(self) -> bool:
         """Whether this node exports pushed client metrics, for which it needs an HTTP port."""

@@ -8,7 +8,7 @@ handling a request takes at least 15 µs.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -51,13 +51,17 @@ class Peer(Protocol):
 class ApiTimes:
     """The durations of the requests of one API version."""
 
-    __slots__ = ("count", "recent")
+    __slots__ = ("count", "recent", "recent_bytes", "recent_delays")
 
     def __init__(self) -> None:
         self.count = 0
         """The number of completed requests."""
         self.recent: deque[float] = deque(maxlen=RESERVOIR_SIZE)
         """The durations of the last requests in seconds."""
+        self.recent_delays: deque[float] = deque(maxlen=RESERVOIR_SIZE)
+        """The part of each duration after the handler had returned; 0 if the handler responded itself."""
+        self.recent_bytes: deque[int] = deque(maxlen=RESERVOIR_SIZE)
+        """The sizes of the last requests in bytes."""
 
 
 class RequestMetrics:
@@ -66,6 +70,8 @@ class RequestMetrics:
         self.clock = clock
         self.apis: dict[tuple[int, int], ApiTimes] = {}
         """The durations by API key and version. Fetches of followers have the API key `FETCH_FOLLOWER`."""
+        self.errors: Counter[tuple[int, int]] = Counter()
+        """Errors in responses, by API key and error code. Each error in a response counts."""
         self.log = RequestLog()
         self._slow_seconds = math.inf
         self._on_slow: Callable[[LoggedRequest], None] = lambda logged: None
@@ -73,6 +79,10 @@ class RequestMetrics:
     def watch_slow(self, seconds: float, on_slow: Callable[[LoggedRequest], None]) -> None:
         """Call `on_slow` for each request that takes longer than `seconds`, except APIs in `NEVER_SLOW`."""
         self._slow_seconds, self._on_slow = seconds, on_slow
+
+    def record_error(self, api_key: int, code: int) -> None:
+        """Count an error in a response."""
+        self.errors[api_key, code] += 1
 
     def record(
         self,
@@ -83,8 +93,12 @@ class RequestMetrics:
         response_bytes: int,
         received_s: float,
         from_follower: bool,
+        handled_s: float = -1.0,
     ) -> None:
-        """Record the end of a request, with or without a response. `number` is from the request log."""
+        """Record the end of a request, with or without a response. `number` is from the request log.
+
+        `handled_s` is the time until the handler returned without a response; it is negative otherwise.
+        """
         seconds = self.clock() - received_s
         if not self.log.finish(number, response_bytes, seconds):
             # The slot was reused, because `SLOTS` later requests have arrived: log this request again.
@@ -97,6 +111,8 @@ class RequestMetrics:
             times = self.apis[key] = ApiTimes()
         times.count += 1
         times.recent.append(seconds)
+        times.recent_delays.append(seconds - handled_s if handled_s >= 0 else 0.0)
+        times.recent_bytes.append(size_bytes)
         if seconds > self._slow_seconds and key[0] not in NEVER_SLOW:
             self._on_slow(logged_request(header, peer, size_bytes, response_bytes, received_s, seconds))
 

@@ -5,10 +5,11 @@ It runs on the event loop. Threads wait for the workers and sync files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from kwire.broker.storage.checkpoints import CLEANED_OFFSETS, CorruptCheckpoint, read_offsets
+from kwire.broker.storage.cleaner.cleaner_metrics import CleanerMetrics
 from kwire.broker.storage.cleaner.job import Cleaned, Done, Failed, Job, Report
 from kwire.broker.storage.cleaner.log_to_clean import LogToClean, assess
 from kwire.broker.storage.cleaner.segment_swap import SegmentSwap
@@ -73,6 +74,7 @@ class LogCleaner:
         backward scan is tried."""
         self._timer: Timer | None = None
         self.completed_cleanings = 0
+        self.metrics = CleanerMetrics(host.monotonic_ms())
 
     # --- start and stop
 
@@ -109,12 +111,22 @@ class LogCleaner:
             if log_to_clean is None:
                 return
             cleaning = self._running[log_to_clean.log] = _CleaningTask(self, log_to_clean)
+            self.metrics.began(log_to_clean.log, self.host.monotonic_ms())
             cleaning.begin()
 
     @property
     def cleaning(self) -> list[Log]:
         """The logs that are being cleaned."""
         return list(self._running)
+
+    def uncleanable(self) -> Iterator[tuple[Log, int]]:
+        """Yield each log whose cleaning failed, with the size of the part that should be cleaned in bytes."""
+        for log in list(self._uncleanable):
+            try:
+                log_to_clean = assess(log, self._cleaned_offsets.get(log), self.host.now_ms())
+            except (StorageError, InvalidBatch):
+                log_to_clean = None  # the size of an unreadable log is unknown
+            yield log, 0 if log_to_clean is None else log_to_clean.cleanable_bytes
 
     # --- choosing logs
 
@@ -133,6 +145,8 @@ class LogCleaner:
     def _dirtiest(self) -> LogToClean | None:
         now_ms = self.host.now_ms()
         found: LogToClean | None = None
+        metrics = self.metrics
+        metrics.last_run_ms, metrics.max_dirty_ratio = self.host.monotonic_ms(), 0.0
         for log in self._compacted():
             if log in self._running or self._is_uncleanable(log):
                 continue
@@ -142,6 +156,8 @@ class LogCleaner:
                 is_permanent = not isinstance(error, ResourceShortage)
                 self._mark_uncleanable(log, str(error), is_permanent=is_permanent)
                 continue
+            if log_to_clean is not None:
+                metrics.max_dirty_ratio = max(metrics.max_dirty_ratio, log_to_clean.dirty_ratio)
             if log_to_clean is None or not log_to_clean.is_due:
                 continue
             if found is None or log_to_clean.dirty_ratio > found.dirty_ratio:
@@ -283,6 +299,7 @@ class LogCleaner:
     def handle_finished(self, log: Log, outcome: Done | Failed | None) -> None:
         """Record the result of a cleaning, or None if the log has changed or failed during the cleaning."""
         self._running.pop(log, None)
+        self.metrics.ended(log, outcome, self.host.monotonic_ms())
         if isinstance(outcome, Done):
             self._cleaned_offsets[log] = outcome.end_offset
             self.completed_cleanings += 1

@@ -70,10 +70,18 @@ CODEC_NAMES: Final = {
 class RecordErrors(ApiError):
     """A batch that was rejected because of single records. KIP-467."""
 
-    def __init__(self, code: ErrorCode, message: str, refused: list[tuple[int, str]]) -> None:
+    def __init__(
+        self, code: ErrorCode, message: str, refused: list[tuple[int, str]], without_key: int = 0
+    ) -> None:
         super().__init__(code, message)
         self.records = refused
         """The index and the reason of each invalid record."""
+        self.without_key = without_key
+        """The number of records that lack the key that a compacted topic requires."""
+
+
+class InvalidOffsetOrSequence(ApiError):
+    """A client's batch with an invalid range of offsets, sequence number, or control records."""
 
 
 class ValidatedBatch(NamedTuple):
@@ -214,7 +222,9 @@ def _check_client_batch(header: BatchHeader, partition: str) -> None:
     elif header.has_producer_id and header.base_sequence < 0:
         problem = f"producer id {header.producer_id} and the invalid sequence {header.base_sequence}"
     if problem is not None:
-        raise ApiError(ErrorCode.INVALID_RECORD, f"The batch appended to {partition} has {problem}.")
+        raise InvalidOffsetOrSequence(
+            ErrorCode.INVALID_RECORD, f"The batch appended to {partition} has {problem}."
+        )
 
 
 def _is_unchanged_by(header: BatchHeader, config: LogConfig) -> bool:
@@ -368,10 +378,12 @@ def _rejected_records(found: RecordScan, config: LogConfig, now_ms: int, partiti
         for index, reason, timestamp, offset in found.rejected
     ]
     if found.has_wrong_timestamp:
+        without_key = sum(reason == Rejection.KEY_MISSING for _, reason, _, _ in found.rejected)
         return RecordErrors(
             ErrorCode.INVALID_TIMESTAMP,
             "One or more records have been rejected due to invalid timestamp",
             rejected,
+            without_key,
         )
     shown = ", ".join(
         f"RecordError(batchIndex={index}, message='{reason}')" for index, reason in rejected[:ERRORS_SHOWN]
@@ -381,6 +393,7 @@ def _rejected_records(found: RecordScan, config: LogConfig, now_ms: int, partiti
         f"One or more records have been rejected due to {found.rejected_count} record errors in total, "
         f"and only showing the first three errors at most: [{shown}]",
         rejected,
+        found.rejected_count,
     )
 
 
