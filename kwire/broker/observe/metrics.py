@@ -137,6 +137,9 @@ def _traffic(node: ObservedBroker, out: Exposition) -> None:
     total = traffic.total()
     for name, count in {**TRAFFIC, **REPLICATION_TRAFFIC, **REJECTED_RECORDS}.items():
         out.counter(f"kafka_server_brokertopicmetrics_{name}_total", getattr(total, count))
+    # Kafka 4 rejects older record formats before the log, and converts no fetched records.
+    for name in ("invalidmagicnumberrecords", "fetchmessageconversions"):
+        out.counter(f"kafka_server_brokertopicmetrics_{name}_total", 0)
     for topic, known in traffic.topics.items():
         series_labels = labels(topic=topic)
         for name, count in TRAFFIC.items():

@@ -315,7 +315,8 @@ def test_request_times_are_kept_in_a_bounded_reservoir() -> None:
 
 def running(broker: Node) -> Any:
     server = SimpleNamespace(request_metrics=RequestMetrics(lambda: 0.0), listeners=[], connections={})
-    return SimpleNamespace(node=broker, broker=broker, server=server)
+    loop, peers = SimpleNamespace(idle_ratio=lambda: 1.0), SimpleNamespace(traffic={})
+    return SimpleNamespace(node=broker, broker=broker, server=server, loop=loop, peers=peers)
 
 
 def series_of(broker: Node) -> Series:
