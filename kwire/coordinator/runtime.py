@@ -27,6 +27,7 @@ from kwire.coordinator.state_machine import Committed, CoordinatorRecord, Coordi
 from kwire.coordinator.transactional_records import TransactionalRecords
 from kwire.host.host import Host, Timer
 from kwire.host.loggers import NodeLogger
+from kwire.host.windows import Windows
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.named_tuple import NamedTuple
@@ -446,6 +447,8 @@ class CoordinatorRuntime(Generic[M]):
         self._type = coordinator_type
         self._host = host
         self._ports = ports
+        self.load_times_ms = Windows()
+        """The durations of recent loads of a partition."""
         self._shards: dict[int, CoordinatorShard[M]] = {}
 
     def partition_for(self, name: str) -> int | None:
@@ -495,7 +498,7 @@ class CoordinatorRuntime(Generic[M]):
             index, leader_epoch, self._type, self._host, self._ports, lambda: self._reload(shard)
         )
         self._shards[index] = shard
-        self._load(shard, self._ports.stored_batches(index))
+        self._load(shard, self._ports.stored_batches(index), self._host.monotonic_ms())
 
     def _reload(self, shard: CoordinatorShard[M]) -> None:
         """Load a discarded shard again, unless this broker has resigned or was elected again meanwhile."""
@@ -530,7 +533,7 @@ class CoordinatorRuntime(Generic[M]):
         for shard in shards.values():
             shard.close(ErrorCode.NOT_COORDINATOR)
 
-    def _load(self, shard: CoordinatorShard[M], batches: Iterator[memoryview]) -> None:
+    def _load(self, shard: CoordinatorShard[M], batches: Iterator[memoryview], began_ms: int) -> None:
         """Replay the next part of a log, and continue in a later turn of the event loop."""
         if shard.is_closed:
             return
@@ -541,9 +544,11 @@ class CoordinatorRuntime(Generic[M]):
                     shard.machine.replay(key, value)
                 size_bytes += len(data)
                 if size_bytes >= LOAD_STEP_BYTES:
-                    self._host.call_soon(lambda: self._load(shard, batches))
+                    self._host.call_soon(lambda: self._load(shard, batches, began_ms))
                     return
             shard.finish_loading()
+            now_ms = self._host.monotonic_ms()
+            self.load_times_ms.record(now_ms - began_ms, now_ms)
         except Exception as error:
             is_known = isinstance(error, ApiError | WireError | batch.CorruptBatch)
             self._host.logger("kwire.coordinator").error(

@@ -119,6 +119,7 @@ class Node(NodeBase):
         )
         ports = NodeTransactionPorts(self)
         self.transactions = TransactionCoordinatorService(config, host, ports)
+        self.verification_metrics = ports.verification_metrics
         self.write_marker = ports.write_marker
         self.add_or_verify_partition = ports.add_or_verify_partition
         self._leaders_changed = ports.leaders_changed

@@ -11,6 +11,7 @@ from kwire.broker.metadata.image import NO_LEADER
 from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kwire.broker.node.producer_id_manager import ProducerIdManager
 from kwire.broker.node.state_topic import StateTopic, StateTopicNode
+from kwire.broker.node.verification_metrics import VerificationMetrics
 from kwire.broker.replication.partition import Partition
 from kwire.broker.storage.log.log_config import AppendOrigin
 from kwire.broker.storage.log.producer_state import MarkerContext
@@ -58,6 +59,7 @@ class NodeTransactionPorts(StateTopic):
         self._node: TransactionNode = node
         self._marker_sender: TransactionMarkerSender | None = None
         self._txn_manager: AddPartitionsToTxnManager | None = None
+        self.verification_metrics = VerificationMetrics()
 
     def next_producer_id(self) -> int:
         return self._node.producer_ids.next()
@@ -191,24 +193,30 @@ class NodeTransactionPorts(StateTopic):
         `callback` is called once, possibly within this call. It gets NONE, the error from the transaction
         coordinator, or the error of looking up the transaction coordinator.
         """
-        transactions = self._node.transactions
+        transactions, metrics, host = self._node.transactions, self.verification_metrics, self._node.host
+        began_ms = host.monotonic_ms()
+
+        def verified(code: ErrorCode) -> None:
+            metrics.record(host.monotonic_ms() - began_ms, is_failure=code is not ErrorCode.NONE)
+            callback(code)
+
         try:
             coordinator_id = transactions.find_coordinator(transactional_id)
         except ApiError as error:
-            callback(error.code)
+            verified(error.code)
             return
         if coordinator_id != self._node.config.node_id:
             self._verification().verify(
-                coordinator_id, transactional_id, producer, partition, adds=adds, callback=callback
+                coordinator_id, transactional_id, producer, partition, adds=adds, callback=verified
             )
         elif adds:
-            transactions.add_partitions(transactional_id, producer, [partition], VERSION_THAT_ADDS, callback)
+            transactions.add_partitions(transactional_id, producer, [partition], VERSION_THAT_ADDS, verified)
         else:
             transactions.verify_partitions(
                 transactional_id,
                 producer,
                 [partition],
-                lambda codes: callback(codes.code if isinstance(codes, ApiError) else codes[partition]),
+                lambda codes: verified(codes.code if isinstance(codes, ApiError) else codes[partition]),
             )
 
     def _verification(self) -> AddPartitionsToTxnManager:

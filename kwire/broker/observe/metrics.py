@@ -20,7 +20,7 @@ from kwire.broker.observe.exposition import Exposition, labels
 from kwire.broker.observe.ports import ObservedBroker, ObservedNode, RunningNode
 from kwire.broker.observe.process import disk_metrics, process_metrics
 from kwire.broker.observe.quorum_metrics import metadata_metrics, quorum_metrics
-from kwire.broker.observe.requests import request_metrics
+from kwire.broker.observe.requests import quantiles, request_metrics
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.log.log import Log
@@ -78,6 +78,7 @@ def metrics(running: RunningNode, out: Exposition) -> Iterator[None]:
     if (broker := running.broker) is not None:
         _traffic(broker, out)
         _groups(broker, out)
+        _coordinators(broker, out)
         _cleaner(broker, out)
         yield
         yield from _partitions(broker, out)
@@ -173,6 +174,21 @@ def _groups(node: ObservedBroker, out: Exposition) -> None:
         ("expiration", groups.offset_expirations),
     ):
         out.gauge(f"{prefix}_offset_{name}_count", count)
+
+
+def _coordinators(node: ObservedBroker, out: Exposition) -> None:
+    now_ms = node.host.monotonic_ms()
+    for name, times in (
+        ("group", node.groups.load_times_ms),
+        ("transaction", node.transactions.load_times_ms),
+    ):
+        prefix = f"kafka_server_{name}_coordinator_metrics_partition_load_time"
+        out.gauge(f"{prefix}_avg", times.average(now_ms))
+        out.gauge(f"{prefix}_max", times.maximum(now_ms))
+    verified, prefix = node.verification_metrics, "kafka_server_addpartitionstotxnmanager"
+    out.counter(f"{prefix}_verificationfailurerate_count_total", verified.failures)
+    quantiles(f"{prefix}_verificationtimems", verified.count, list(verified.recent_ms), out)
+    out.gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", len(node.fetch_sessions))
 
 
 def _cleaner(node: ObservedBroker, out: Exposition) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from kwire.broker.api.records.fetch_sessions import FetchSessionCache
     from kwire.broker.api.security.sasl_session import SaslSessions
     from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.config import BrokerConfig
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from kwire.broker.net.running_node import FatalFailure
     from kwire.broker.net.socket_server import SocketServer
     from kwire.broker.node.metadata import NodeMetadata
+    from kwire.broker.node.verification_metrics import VerificationMetrics
     from kwire.broker.raft.quorum import Quorum
     from kwire.broker.replication.broker_topic_metrics import BrokerTopicStats
     from kwire.broker.replication.remote_replicas import LeaderPartitions
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from kwire.broker.storage.cleaner.log_cleaner import LogCleaner
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
+    from kwire.coordinator.transactions.service import TransactionCoordinatorService
     from kwire.host.clock import Clock
     from kwire.host.host import Host
 
@@ -74,6 +77,12 @@ class ObservedBroker(ObservedNode, Protocol):
     def node_id(self) -> int: ...
     @property
     def cleaner(self) -> LogCleaner: ...
+    @property
+    def fetch_sessions(self) -> FetchSessionCache: ...
+    @property
+    def transactions(self) -> TransactionCoordinatorService: ...
+    @property
+    def verification_metrics(self) -> VerificationMetrics: ...
     @property
     def lifecycle(self) -> BrokerLifecycle: ...
     @property

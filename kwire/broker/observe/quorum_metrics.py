@@ -62,6 +62,10 @@ def metadata_metrics(node: ObservedNode, out: Exposition) -> None:
     """Write how far this node has applied the metadata log, and its snapshots."""
     publisher, snapshotter = node.metadata.publisher, node.metadata.snapshotter
     out.gauge(f"{LOADER}_currentmetadataversion", node.image.metadata_version)
+    for feature, level in node.image.features.items():
+        first, *others = feature.split(".")
+        name = first + "".join(other.capitalize() for other in others)
+        out.gauge(f"{LOADER}_finalizedlevel", level, labels(featureName=name))
     out.gauge(f"{LOADER}_currentcontrollerid", node.quorum.leader_id)
     out.gauge(f"{LOADER}_handleloadsnapshotcount", publisher.loaded_snapshots)
     if snapshotter is not None:

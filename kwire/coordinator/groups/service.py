@@ -21,6 +21,7 @@ from kwire.coordinator.ports import GroupSettings, StatePorts, TopicsView
 from kwire.coordinator.runtime import CoordinatorRuntime, CoordinatorShard, CoordinatorType
 from kwire.coordinator.state_machine import Committed, CoordinatorResult, HeartbeatFastPath
 from kwire.host.host import Host, Timer
+from kwire.host.windows import Windows
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.java_strings import BLANKS
 from kwire.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
@@ -126,6 +127,11 @@ class GroupCoordinatorService:
             records = shard.machine.on_topics_deleted(topics, _held_offsets(shard))
             if records:
                 shard.execute(CoordinatorResult(records))
+
+    @property
+    def load_times_ms(self) -> Windows:
+        """The durations of recent loads of a partition of the coordinator's topic."""
+        return self._runtime.load_times_ms
 
     def shutdown(self) -> None:
         """Complete all waiting requests and stop all timers."""

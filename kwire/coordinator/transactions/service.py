@@ -25,6 +25,7 @@ from kwire.coordinator.transactions.state_machine import (
 from kwire.coordinator.transactions.transaction_metadata import TransactionMetadata
 from kwire.host.host import Host, Timer
 from kwire.host.loggers import NodeLogger
+from kwire.host.windows import Windows
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
@@ -144,6 +145,11 @@ class TransactionCoordinatorService:
             retry.timer.cancel()
             self._marker_retries.remove(retry)
             retry.write()
+
+    @property
+    def load_times_ms(self) -> Windows:
+        """The durations of recent loads of a partition of the coordinator's topic."""
+        return self._runtime.load_times_ms
 
     def shutdown(self) -> None:
         """Complete all waiting requests and stop all timers."""

@@ -303,6 +303,23 @@ def test_quantiles_are_those_of_recent_requests(stats: RequestMetrics) -> None:
     assert counts == {"Produce": 100, "Fetch": 11, "FetchFollower": 10, "FetchConsumer": 1}
 
 
+def test_local_and_remote_times_add_up_and_sizes_have_quantiles() -> None:
+    now = [0.0]
+    stats = RequestMetrics(lambda: now[0])
+    header = RequestHeader(ApiKey.PRODUCE, 9, 1, "client")
+    channel = SimpleNamespace(id=7, peer_host="10.0.0.9")
+    number = stats.log.begin(header, client_bytes("client", channel.peer_host), channel.id, 10, 0.0)
+    now[0] = 0.005
+    stats.record(number, header, channel, 123, 20, 0.0, False, handled_s=0.002)
+    out = Exposition()
+    request_metrics(stats, out)
+    series = Series(out.text())
+    expected = {"totaltimems": 5, "localtimems": 2, "remotetimems": 3, "requestbytes": 123}
+    for name, value in expected.items():
+        assert series.value(f"{REQUESTS}_{name}", request="Produce", quantile="0.999") == value
+        assert series.value(f"{REQUESTS}_{name}_count_total", request="Produce") == 1
+
+
 def test_request_times_are_kept_in_a_bounded_reservoir() -> None:
     stats = RequestMetrics(lambda: 0.0)
     header = RequestHeader(ApiKey.PRODUCE, 9, 1, "client")

@@ -43,6 +43,7 @@ def test_one_request_in_flight_with_all_changes_submitted_before_it() -> None:
     assert harness.cluster.requested_isrs() == [(1, 7)]
     harness.cluster.respond(ErrorCode.FENCED_LEADER_EPOCH)
     assert harness.results[3:] == [(7, ErrorCode.FENCED_LEADER_EPOCH)]
+    assert harness.cluster.leading.alter_partition.failed_updates == 1
     harness.submit(7)
     assert harness.cluster.requested_isrs() == [(1, 7)]
 
