@@ -252,7 +252,7 @@ class Log(ReadableLog):
         """Roll the active segment if it is due; return the active segment. Raises KAFKA_STORAGE_ERROR."""
         self._now_ms = now_ms
         segment = self._segments.active
-        with self._rejecting():
+        try:
             if segment.should_roll(
                 self.config,
                 incoming.size_bytes,
@@ -263,6 +263,8 @@ class Log(ReadableLog):
             ):
                 with self._disk.reserved():
                     segment = self._roll(now_ms, incoming.first_offset)
+        except StorageError as error:  # for each append, `_rejecting` would take too long
+            raise self._rejection(error) from error
         return segment
 
     def _stage(self, incoming: IncomingBatches, segment: LogSegment) -> None:
@@ -297,16 +299,17 @@ class Log(ReadableLog):
         segment = self._segments.active
         if self.producers.has_aborted_txns:
             with self._failing():
-                self._write_staged(segment, segment.file)
+                self._segments.remember_write_position()
+                self.staged.write_to(segment, segment.file)
                 segment.add_aborted(self.producers.take_aborted_txns())
         else:
             file = self._open_for_write(segment)
+            self._segments.remember_write_position()
             try:
-                self._write_staged(segment, file)
-            except ResourceShortage:
-                raise
+                self.staged.write_to(segment, file)
             except StorageError as error:
-                self._fail(error)
+                if not isinstance(error, ResourceShortage):
+                    self._fail(error)
                 raise
         self._segments.end_offset = self.log_end_offset
 
@@ -319,10 +322,6 @@ class Log(ReadableLog):
         except StorageError as error:
             self._fail(error)
             raise
-
-    def _write_staged(self, segment: LogSegment, file: DiskFile) -> None:
-        self._segments.remember_write_position()
-        self.staged.write_to(segment, file)
 
     def roll(self, now_ms: int) -> None:
         """Write all staged batches and roll the active segment, unless it is empty. Raises StorageError."""

@@ -189,9 +189,12 @@ class ReadableLog:
         try:
             yield
         except StorageError as error:
-            if not isinstance(error, ResourceShortage):
-                self._fail(error)
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise self._rejection(error) from error
+
+    def _rejection(self, error: StorageError) -> ApiError:
+        if not isinstance(error, ResourceShortage):
+            self._fail(error)
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
     def _read_error(self, error: Exception) -> ApiError:
         """Return the error of a failed read. A disk error takes the log offline; a corrupt batch does not."""
