@@ -128,7 +128,7 @@ def build_response(
     Raises ApiError INVALID_FETCH_SESSION_EPOCH if another request has advanced the session in the meantime.
     """
     session_id, sent = session.trim(fetched, node.host.monotonic_ms())
-    return _build(node, context, session, session_id, sent)
+    return _build(node, context, session, session_id, sent, follower_id)
 
 
 def build_response_in_slices(
@@ -158,6 +158,7 @@ def _build(
     session: FetchContext,
     session_id: int,
     sent: Sequence[tuple[FetchTarget, PartitionData]],
+    follower_id: int = -1,
 ) -> FetchResponse:
     topics: list[FetchableTopicResponse] = []
     current: FetchableTopicResponse | None = None
