@@ -29,6 +29,7 @@ PAGES = (
     "/topics/orders/0",
     "/topics/orders/0/0",
     "/topics/orders/0/log",
+    "/topics/orders/key?key=customer-1",
     "/topics/orders/live",
     "/topics/none",
     "/groups",
