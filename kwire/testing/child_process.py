@@ -42,7 +42,11 @@ from kwire.testing.green_threads import green_sleep
 CHILD_ITSELF = 0
 """The handle of the child process in calls."""
 PROGRAM = """\
-import os, sys
+import os, select, sys
+control = select.poll()
+control.register(0)
+if any(event & select.POLLHUP for _, event in control.poll(0)):
+    sys.exit()
 for fd in map(int, os.listdir("/proc/self/fd")):
     try:
         fd > 2 and os.close(fd)
@@ -56,7 +60,8 @@ main(int(sys.argv[2]), sys.argv[3:])
 """
 """The program of the child process. It uses the same package `kwire` as this process.
 
-It closes inherited descriptors: libraries of the test may have left their sockets inheritable.
+It ends if its start was interrupted, so that no process uses it. It closes inherited descriptors: libraries
+of the test may have left their sockets inheritable.
 """
 GREEN_SLEEP_SECONDS = 0.001
 POLL_SECONDS = 0.001
