@@ -5,18 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kwire.broker.api.records.fetch_sessions import FetchSessionCache
     from kwire.broker.api.security.sasl_session import SaslSessions
     from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.config import BrokerConfig
+    from kwire.broker.controller.runtime import ControllerRuntime
     from kwire.broker.metadata.image import MetadataImage
+    from kwire.broker.metadata.publisher import MetadataPublisher
     from kwire.broker.net.loop import Loop
     from kwire.broker.net.peer_links import PeerLinks
     from kwire.broker.net.running_node import FatalFailure
     from kwire.broker.net.socket_server import SocketServer
-    from kwire.broker.node.metadata import NodeMetadata
-    from kwire.broker.node.verification_metrics import VerificationMetrics
     from kwire.broker.raft.quorum import Quorum
+    from kwire.broker.raft.snapshotter import Snapshotter
     from kwire.broker.replication.broker_topic_metrics import BrokerTopicStats
     from kwire.broker.replication.remote_replicas import LeaderPartitions
     from kwire.broker.replication.replica_fetcher_manager import ReplicaFetcherManager
@@ -29,6 +32,31 @@ if TYPE_CHECKING:
     from kwire.host.host import Host
 
 
+class ObservedMetadata(Protocol):
+    """The metadata of a node, and its controller."""
+
+    @property
+    def publisher(self) -> MetadataPublisher: ...
+    @property
+    def runtime(self) -> ControllerRuntime | None:
+        """The controller on this node; None if the node does not have the controller role."""
+
+    @property
+    def snapshotter(self) -> Snapshotter | None: ...
+
+
+class Verifications(Protocol):
+    """Counts and durations of the verifications of transactional appends (KIP-890)."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def failures(self) -> int: ...
+    @property
+    def recent_ms(self) -> Iterable[int]:
+        """The durations of the last verifications in ms."""
+
+
 class ObservedNode(Protocol):
     """A node with the broker role, the controller role or both."""
 
@@ -39,7 +67,7 @@ class ObservedNode(Protocol):
     @property
     def host(self) -> Host: ...
     @property
-    def metadata(self) -> NodeMetadata: ...
+    def metadata(self) -> ObservedMetadata: ...
     @property
     def quorum(self) -> Quorum: ...
     @property
@@ -82,7 +110,7 @@ class ObservedBroker(ObservedNode, Protocol):
     @property
     def transactions(self) -> TransactionCoordinatorService: ...
     @property
-    def verification_metrics(self) -> VerificationMetrics: ...
+    def verification_metrics(self) -> Verifications: ...
     @property
     def lifecycle(self) -> BrokerLifecycle: ...
     @property
