@@ -393,9 +393,12 @@ def _repair(broker: Broker) -> None:
             broker.start()
 
 
-def _kafka_of(request: pytest.FixtureRequest) -> Kafka:
-    own = [name for name in ("kwire_broker", "kwire_cluster") if name in request.fixturenames]
-    kafka: Kafka = request.getfixturevalue(own[0] if own else "kwire")
+def _kafka_of(request: pytest.FixtureRequest) -> Kafka | SimulatedCluster:
+    """Return the broker or cluster of the test. A simulated program reaches only the simulated cluster."""
+    own = [
+        name for name in ("kwire_simulation", "kwire_broker", "kwire_cluster") if name in request.fixturenames
+    ]
+    kafka: Kafka | SimulatedCluster = request.getfixturevalue(own[0] if own else "kwire")
     return kafka
 
 

@@ -17,12 +17,13 @@ import asyncio
 import random
 from collections.abc import Coroutine, Mapping
 from contextlib import ExitStack, suppress
-from itertools import cycle
+from itertools import count, cycle
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kwire.host.host import PeerUnreachable
 from kwire.testing.results import Record, TopicPartition
 from kwire.testing.simulated.broker import SimulatedBroker
+from kwire.testing.simulated.client_guard import SUPPORTED_CLIENTS, ClientGuard, UnsupportedClient
 from kwire.testing.simulated.convergence import replica_differences, why_not_converged
 from kwire.testing.simulated.environment import ClusterSpec, SimulatedEnvironment, collect_node_errors
 from kwire.testing.simulated.fault_injector import RELIABLE_NETWORK, FaultInjector, random_network_faults
@@ -47,10 +48,7 @@ MAX_CONVERGENCE_MS: Final = 30_000
 """The longest time until all replicas are in sync again."""
 FAULT_INTERVAL_MS: Final = 100, 2_500
 """The shortest and the longest time between two injected faults."""
-NO_CONNECTION_HINT: Final = (
-    "no program has connected: only asyncio connections that are opened within `run` reach this cluster, "
-    "such as those of aiokafka; kafka-python and confluent-kafka have sockets and threads of their own"
-)
+NO_CONNECTION_HINT: Final = f"no program has connected: {SUPPORTED_CLIENTS}"
 MAX_LINES_SHOWN: Final = 40
 """The maximum number of lines of the transcript that a failure shows."""
 CREATE_TOPICS_VERSION: Final = 7
@@ -103,6 +101,8 @@ class SimulatedCluster:
         """All brokers by id, from 1 on, including crashed ones."""
         self._injector: FaultInjector | None = None
         self._was_connected_to = False
+        self._guard = ClientGuard([address_of(node_id).host for node_id in roles])
+        self._numbers = count(1)
         self._exit_stack = ExitStack()
 
     def _new_oracle(self, led_epoch: LeaderEpochLookup) -> ProgramOracle:
@@ -128,7 +128,7 @@ class SimulatedCluster:
         try:
             if error is None:
                 self.check()
-        except Exception as found:
+        except (Exception, UnsupportedClient) as found:
             error = found
             raise
         finally:
@@ -142,6 +142,8 @@ class SimulatedCluster:
         self._exit_stack.enter_context(collect_node_errors(environment.node_errors))
         environment.start()
         environment.wait_for_brokers()
+        self._guard.install()
+        self._exit_stack.callback(self._guard.remove)
         if self._injects_faults:
             rng = self._rng("trouble")
             environment.network.faults = random_network_faults(rng)
@@ -149,7 +151,7 @@ class SimulatedCluster:
             self._schedule_fault(self._injector, rng)
 
     def stop(self) -> None:
-        """Restore the logging that `start` changed. The brokers are not shut down."""
+        """Restore the logging and the Kafka clients that `start` changed. The brokers are not shut down."""
         self._exit_stack.close()
 
     def _schedule_fault(self, injector: FaultInjector, rng: random.Random) -> None:
@@ -174,7 +176,8 @@ class SimulatedCluster:
 
         With `kill_after_s`, the program is killed after this time, and `timeout_s` has no effect. The
         program's connections break, and nothing that it does during its cancellation reaches a broker. The
-        result is None, unless the program ended before. Raises Violation if an invariant does not hold.
+        result is None, unless the program ended before. Raises Violation if an invariant does not hold, and
+        UnsupportedClient if a client cannot be used in a simulation, such as kafka-python.
         """
         environment = self._environment
         lasts_s = timeout_s if kill_after_s is None else kill_after_s
@@ -184,6 +187,7 @@ class SimulatedCluster:
             "program",
             self._rng(f"pieces from {environment.now_ms} on"),
             self._new_observer,
+            self._guard,
             ends_ms=environment.events.clock.monotonic_ms() + int(lasts_s * 1000),
             is_killed=kill_after_s is not None,
         )
@@ -191,6 +195,7 @@ class SimulatedCluster:
         environment.note("--- a program begins")
         with (
             patch_time_and_random(environment.events.clock, chance, loop.sleep),
+            self._guard.interruptible(),
             suppress(ProgramKilled),
             asyncio.Runner(loop_factory=lambda: loop) as runner,
         ):
@@ -243,9 +248,13 @@ class SimulatedCluster:
     def check(self) -> None:
         """Call `stop_faults`, and raise Violation if replicas of a partition differ.
 
+        Raises UnsupportedClient if a client that cannot be used in a simulation was used outside of `run`, or
+        in a thread.
+
         The simulation also checks after every event that acknowledged records are in the log, in order and
         without duplicates.
         """
+        self._guard.raise_recorded()
         self.stop_faults()
         different = replica_differences(self._environment)
         if different:
@@ -286,6 +295,16 @@ class SimulatedCluster:
             has_leaders, MAX_CONVERGENCE_MS, lambda: f"{name} has partitions without a leader"
         )
         return name
+
+    def new_topic(
+        self, prefix: str = "topic", *, partitions: int = 1, config: Mapping[str, object] | None = None
+    ) -> str:
+        """Create a topic with a unique name that starts with `prefix`, and return the name."""
+        return self.create_topic(self.new_name(prefix), partitions=partitions, config=config)
+
+    def new_name(self, prefix: str) -> str:
+        """Return a unique name for a topic, a group or a transactional producer, the same in each run."""
+        return f"{prefix}-{next(self._numbers)}"
 
     def _send_to_any_broker(self, version: int, request: Any) -> Any:
         """Send a request to each broker in turn, until a broker responds. Raises Violation if none does."""

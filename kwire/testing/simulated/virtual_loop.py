@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from kwire.host.host import PeerAddress
 from kwire.testing.network import Network
+from kwire.testing.simulated.client_guard import ClientGuard
 from kwire.testing.simulated.transport import ConnectionObserver, Transport
 from kwire.testing.simulated.violation import Violation
 
@@ -65,13 +66,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         program: str,
         rng: random.Random,
         new_observer: Callable[[], ConnectionObserver],
+        guard: ClientGuard,
         *,
         ends_ms: int,
         is_killed: bool,
     ) -> None:
         """Create a loop. `program` is the program's name in the network.
 
-        `new_observer` returns the observer of a new connection.
+        `new_observer` returns the observer of a new connection. `guard` refuses unsupported clients.
 
         At `ends_ms` on the network's clock, the loop raises TimeoutError. If `is_killed` is set, the loop
         raises ProgramKilled instead and closes all connections, so that the program has no more effect.
@@ -82,6 +84,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._program = program
         self._rng = rng
         self._new_observer = new_observer
+        self._guard = guard
         self._ends_ms, self._is_killed = ends_ms, is_killed
         self._numbers = count()
         self._is_disconnected = False
@@ -104,6 +107,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def select(self, timeout_s: float | None) -> list[Any]:
         """Advance the simulation to its next event, by at most `timeout_s`. Returns no I/O events."""
+        self._guard.raise_recorded()
         broken, self._violation = self._violation, None
         if broken is not None:
             raise broken
@@ -184,6 +188,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def sleep(self, delay_s: float) -> None:
         """Replace `time.sleep`: advance the simulation. In `run_in_executor`, only count the time."""
+        self._guard.raise_recorded()
         if self._slept_s is not None:
             self._slept_s += delay_s
         else:
@@ -209,8 +214,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Connect through the network. Socket options have no effect.
 
         Raises ConnectionRefusedError if nothing listens there or the program was killed, and
-        ConnectionResetError if the connection breaks.
+        ConnectionResetError if the connection breaks, and UnsupportedClient for an old version of aiokafka.
         """
+        self._guard.check_protocol(protocol_factory)
         if ssl or sock is not None or host is None or port is None:
             raise NotImplementedError("a simulated network needs a host and a port, and has no TLS")
         to = PeerAddress(host, int(port))
