@@ -30,7 +30,9 @@ help: ## list the commands
 .PHONY: setup
 setup: $(READY) ## build .venv with kwire, the test tools and the Python clients
 
-$(READY): pyproject.toml requirements/dev.lock hatch_build.py kwire/wire/_record_scan.c
+# $(VENV)/oldest has the oldest version of a client that tests also use in its newest version. Python does not find
+# it there unless a test adds the directory to PYTHONPATH.
+$(READY): pyproject.toml requirements/dev.lock requirements/oldest.lock hatch_build.py kwire/wire/_record_scan.c
 	@python=""; \
 	for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
 		if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
@@ -42,6 +44,7 @@ $(READY): pyproject.toml requirements/dev.lock hatch_build.py kwire/wire/_record
 		echo "$$python cannot make virtual environments (Debian: apt-get install python3-venv)." >&2; exit 1; }
 	@echo "Installing into $(VENV). This is done once."
 	@$(BIN)/python $(PIP_INSTALL) --require-hashes -r requirements/dev.lock
+	@$(BIN)/python $(PIP_INSTALL) --require-hashes --no-deps --upgrade --target $(VENV)/oldest -r requirements/oldest.lock
 	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -148,6 +151,7 @@ lock: $(READY) ## pin the newest versions that pyproject.toml allows
 	$(COMPILE) --upgrade --extra console --output-file requirements/console.lock pyproject.toml
 	$(COMPILE) --upgrade --extra dev --output-file requirements/dev.lock pyproject.toml
 	$(COMPILE) --upgrade --group build --constraint requirements/dev.lock --output-file requirements/build.lock
+	$(COMPILE) --upgrade --group oldest --no-deps --output-file requirements/oldest.lock
 	$(COMPILE) --upgrade --extra pipeline --output-file requirements/pipeline.lock pyproject.toml
 	@! grep -nE '^-|://' requirements/*.lock || { echo "a lock file names an index or a path." >&2; exit 1; }
 
