@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Scope
 
 from kwire.cli.shared.client_settings import ClientSettings, servers_of
 from kwire.cli.shared.command_client import CommandClient
-from kwire.cli.shared.output import format_size, format_time, plural
+from kwire.cli.shared.output import format_size, format_time
 from kwire.console.client_pool import ClientPool
 from kwire.console.configs import configs_page
 from kwire.console.display import visible
@@ -52,6 +52,7 @@ from kwire.console.rates import Rates
 from kwire.console.topic_search import find_key
 from kwire.console.topics import topic_page, topics_page
 from kwire.console.transactions import transaction_page, transactions_page
+from kwire.wire.plural import plural
 
 PREFIX: Final = "/console"
 HERE: Final = Path(__file__).parent

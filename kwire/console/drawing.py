@@ -15,6 +15,7 @@ from math import log2
 from typing import Final, NamedTuple
 
 from kwire.console.fetching import Batch, BatchStatus, LogOffsets
+from kwire.wire.plural import plural
 
 WIDTH: Final = 960
 FONT_SIZE, SMALL_FONT_SIZE = 13, 11.5
@@ -145,7 +146,7 @@ def overview(
                 one.base_offset,
                 one.end_offset,
                 f"{one.base_offset:,}",
-                f"segment {one.base_offset:,} to {one.end_offset:,}, {one.size_bytes:,} bytes",
+                f"segment {one.base_offset:,} to {one.end_offset:,}, {plural(one.size_bytes, 'byte', ',')}",
                 "active" if one is segments[-1] else "closed",
             )
             for one in segments

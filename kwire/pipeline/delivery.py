@@ -42,6 +42,7 @@ from kwire.pipeline.offset_map import (
     messages,
     watermarks,
 )
+from kwire.wire.plural import plural
 
 __all__ = ["MAP_SUFFIX", "DeliveryError", "MappedDelivery", "Outgoing", "Target", "deliver_same_offsets"]
 
@@ -174,7 +175,7 @@ class _RejectedRecord(NamedTuple):
                 if self.record.key is None:
                     why += ", and it has no key, which a compacted topic requires"
             case KafkaError.MSG_SIZE_TOO_LARGE:
-                why += f", which is {self.size_bytes} bytes (see max.message.bytes of the topic)"
+                why += f", which is {plural(self.size_bytes, 'byte')} (see max.message.bytes of the topic)"
         return f"offset {self.record.source_offset} of the source: {why}"
 
     def _timestamp(self) -> str:
@@ -237,7 +238,7 @@ class _PendingSends:
         """
         left = flush_producer(self._producer)
         if self._rejected is not None or left:
-            why = str(self._rejected) if self._rejected is not None else f"{left} records timed out"
+            why = str(self._rejected) if self._rejected is not None else f"{plural(left, 'record')} timed out"
             raise DeliveryError(f"not all records were delivered to {self._target.name}: {why}")
         delivered, self.delivered = self.delivered, {}
         return delivered
@@ -359,7 +360,7 @@ class MappedDelivery:
             )
         left = flush_producer(self._producer)
         if failed or left:
-            why = failed[0].str() if failed else f"{left} entries timed out"
+            why = failed[0].str() if failed else f"{plural(left, 'entry')} timed out"
             raise DeliveryError(f"the offset map {self._map_partition.topic} was not written: {why}")
         assert last is not None
         return last

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
 
 from kwire.pipeline.config import ConfigError
+from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -115,11 +116,11 @@ def add_record_count(progress: StreamingQueryProgress) -> None:
 def format_progress(name: str, progress: StreamingQueryProgress) -> str:
     """Describe a micro-batch in one line."""
     text = (
-        f"{name}: batch {progress.batchId}, {progress.numInputRows:,} records in "
+        f"{name}: batch {progress.batchId}, {plural(progress.numInputRows, 'record', ',')} in "
         f"{progress.batchDuration / 1000:.1f} s, {_number(progress.processedRowsPerSecond):,.0f} per second"
     )
     lag = offsets_behind(progress)
-    return text if lag is None else f"{text}, {lag:,} offsets behind"
+    return text if lag is None else f"{text}, {plural(lag, 'offset', ',')} behind"
 
 
 def offsets_behind(progress: StreamingQueryProgress) -> int | None:

@@ -10,6 +10,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from kwire.pipeline.archive.manifest import ArchiveError
 from kwire.pipeline.offset_map import TIMEOUT_SECONDS
+from kwire.wire.plural import plural
 
 
 def create(
@@ -38,6 +39,6 @@ def create(
             needed = topics[name] if least is None else least.get(name, 0)
             if there < needed:
                 raise ArchiveError(
-                    f"topic {name} has {there} partitions and needs {needed}: add partitions with "
+                    f"topic {name} has {plural(there, 'partition')} and needs {needed}: add partitions with "
                     f"kafka-topics --alter, or choose another suffix"
                 ) from None

@@ -11,7 +11,7 @@ from typing import Final
 
 from kwire.client.cluster_client import Address, ClusterClient
 from kwire.client.consumer import Consumer
-from kwire.client.errors import raise_for_code
+from kwire.client.errors import UnknownPartition, raise_for_code
 from kwire.client.groups import describe_classic_group, describe_consumer_group, fetch_committed_offsets
 from kwire.client.offsets import find_offsets
 from kwire.client.producer import TopicProducer
@@ -133,6 +133,8 @@ class BlockingClient:
         to wait for the topic to exist, by default the client's timeout.
         """
         ends = self.end_offsets(topic, committed=committed, topic_within_s=topic_within_s)
+        if partition is not None and (topic, partition) not in ends:
+            raise UnknownPartition(topic, partition, len(ends))
         firsts = find_offsets(self._cluster, dict.fromkeys(ends, EARLIEST))
         starts = {one: max(offset, firsts[one]) for one in sorted(firsts) if partition in (None, one[1])}
         reader = Consumer(self._cluster, starts, committed=committed)

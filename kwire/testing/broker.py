@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from kwire.testing.arguments import check_configs, check_delay
 from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.testing.embedded_kafka import EmbeddedKafka
 from kwire.testing.kafka import TIMEOUT_SECONDS
@@ -60,6 +61,7 @@ class Broker(EmbeddedKafka):
         share. There it does not notice what a test does to its process: frozen time, a fake file system,
         replaced sockets, gevent.
         """
+        check_configs(overrides)
         if users is not None:
             check_users(users, overrides or {})
         super().__init__(timeout_s, users)
@@ -193,14 +195,6 @@ def _class_of(process: str) -> type[EmbeddedBroker | ChildBroker]:
     if process != "thread":
         raise ValueError(f"process={process!r}: pass 'thread' or 'child'")
     return EmbeddedBroker
-
-
-def check_delay(delay_ms: object) -> None:
-    """Raise TypeError unless the delay is an int, and ValueError if it is negative."""
-    if not isinstance(delay_ms, int):
-        raise TypeError(f"delay_ms is a whole number of milliseconds, not {delay_ms!r}")
-    if delay_ms < 0:
-        raise ValueError(f"delay_ms={delay_ms}: pass 0 or more, because time cannot go back")
 
 
 def _text(value: object) -> str:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from kwire.testing.lookup_table import describe_choice
+
 if TYPE_CHECKING:
     from kwire.broker.net.loop import Loop
     from kwire.broker.net.peer_link import PeerTransport, TransportEvents
@@ -37,16 +39,23 @@ class BrokerLinks:
         running.loop.call_from_thread(node.intercept_dial)
 
     def disconnect(self, one: int, other: int) -> None:
-        """Cut the network between two nodes. Requests in flight are lost. Raises KeyError for unknown ids."""
-        nodes = sorted({*self._node_of.values()})
-        for each in (one, other):
-            if each not in nodes:
-                raise KeyError(f"there is no broker {each}: use one of {', '.join(map(str, nodes))}")
+        """Cut the network between two nodes. Requests in flight are lost.
+
+        Raises LookupError for an unknown id.
+        """
+        self.check_id(one)
+        self.check_id(other)
         with self._lock:
             self._cut.add(frozenset((one, other)))
             attached = [self._nodes[each] for each in (one, other) if each in self._nodes]
         for node in attached:
             node.loop.call_from_thread(node.close_cut_connections)
+
+    def check_id(self, node_id: int) -> None:
+        """Raise LookupError if there is no node with this id."""
+        nodes = sorted({*self._node_of.values()})
+        if node_id not in nodes:
+            raise LookupError(f"there is no broker {node_id!r}: {describe_choice(nodes)}")
 
     def heal(self) -> None:
         """Remove all cuts."""

@@ -18,13 +18,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from kwire.host.system_time import monotonic
-from kwire.testing.broker import Broker, check_delay
+from kwire.testing.arguments import check_configs, check_delay, check_number, check_size, check_text
+from kwire.testing.broker import Broker
 from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.testing.embedded_kafka import EmbeddedKafka
 from kwire.testing.kafka import TIMEOUT_SECONDS
+from kwire.testing.lookup_table import LookupTable
 from kwire.testing.one_shot_event import OneShotEvent
 from kwire.testing.outages import Outages
 from kwire.testing.reservations import Reservations
@@ -38,7 +40,10 @@ from kwire.testing.users import (
 
 if TYPE_CHECKING:
     from kwire.broker.node.base import NodeBase
+    from kwire.testing.blocking_client import BlockingClient
     from kwire.testing.broker_links import BrokerLinks
+
+T = TypeVar("T")
 
 HOST: Final = "127.0.0.1"
 MAX_REPLICAS: Final = 3
@@ -129,13 +134,13 @@ class Cluster(EmbeddedKafka):
         `overrides` are Kafka's broker configs, for all brokers. Data in `log_dir` is kept, and never synced.
         `users` work as in `Broker`; the brokers do not authenticate to each other.
         """
-        if size < 1:
-            raise ValueError(f"size={size}: a cluster needs at least one broker")
+        check_size(size)
+        check_configs(overrides)
         if users is not None:
             check_users(users, overrides or {})
         super().__init__(timeout_s, users)
         self._reserved = Reservations(None if log_dir is None else str(log_dir))
-        self.brokers: dict[int, _ClusterBroker] = {}
+        self.brokers = _no_brokers()
         """All brokers by id, from 1 on, including crashed ones. Empty while the cluster is not running."""
         self._size = size
         self._overrides = dict(overrides or {})
@@ -163,7 +168,7 @@ class Cluster(EmbeddedKafka):
     def stop(self) -> None:
         """End all brokers at once as if they were killed, so that no leadership moves."""
         self.close()
-        brokers, self.brokers, self._ports, self._links = self.brokers, {}, {}, None
+        brokers, self.brokers, self._ports, self._links = self.brokers, _no_brokers(), {}, None
         try:
             _in_parallel(broker.crash for broker in brokers.values())
         finally:
@@ -172,10 +177,13 @@ class Cluster(EmbeddedKafka):
 
     def leader(self, topic: str, partition: int = 0) -> Broker:
         """Return the leader of a partition. Raises LookupError if there is no such partition."""
+        check_text("topic", topic)
+        check_number("partition", partition)
         return self.brokers[self._call(lambda client: client.leader(topic, partition))]
 
     def coordinator(self, group: str) -> Broker:
         """Return the coordinator of a group."""
+        check_text("group", group)
         return self.brokers[self._call(lambda client: client.coordinator(group))]
 
     def move_leader(self, topic: str, to: int, partition: int = 0) -> None:
@@ -184,6 +192,9 @@ class Cluster(EmbeddedKafka):
         Raises LookupError if the broker has no replica. To move a group's coordinator, move the leader of the
         group's partition of `__consumer_offsets`.
         """
+        check_text("topic", topic)
+        check_number("partition", partition)
+        check_number("to", to)
         self._call(lambda client: client.move_leader(topic, partition, to))
 
     def advance(self, delay_ms: int) -> None:
@@ -212,29 +223,43 @@ class Cluster(EmbeddedKafka):
 
     def outages(self, seed: int) -> Outages:
         """Return a context manager that makes brokers fail one at a time, as the seed determines."""
+        self._check_running()
         return Outages(seed, self.brokers, self.isolate, self.heal)
 
     # --- the network between brokers
 
     def disconnect(self, one: int, other: int) -> None:
-        """Cut the network between two brokers until `heal`. Raises KeyError if there is no such broker."""
+        """Cut the network between two brokers until `heal`. Raises LookupError for unknown ids."""
         self._connected_links.disconnect(one, other)
 
     def isolate(self, broker_id: int) -> None:
-        """Cut the network between a broker and all others until `heal`. Raises KeyError for an unknown id."""
-        links = self._connected_links
+        """Cut the network between a broker and all others until `heal`.
+
+        Raises LookupError for an unknown id.
+        """
+        self._connected_links.check_id(broker_id)
         for other in self.brokers.keys() - {broker_id}:
-            links.disconnect(broker_id, other)
+            self._connected_links.disconnect(broker_id, other)
 
     def heal(self) -> None:
         """Restore the network between all brokers."""
         self._connected_links.heal()
 
-    @property
-    def _connected_links(self) -> BrokerLinks:
+    def _check_running(self) -> None:
+        """Raise RuntimeError if the cluster is not running."""
         if self._links is None:
             raise RuntimeError("the cluster is not running: call start(), or use it in a with statement")
+
+    @property
+    def _connected_links(self) -> BrokerLinks:
+        self._check_running()
+        assert self._links is not None
         return self._links
+
+    def _call(self, operation: Callable[[BlockingClient], T]) -> T:
+        __tracebackhide__ = True
+        self._check_running()
+        return super()._call(operation)
 
     def _create_brokers(self) -> None:
         from kwire.testing.broker_links import BrokerLinks
@@ -275,6 +300,10 @@ class Cluster(EmbeddedKafka):
             directory = os.path.join(self.log_dir, str(node_id))
             format_directory(directory, cluster_id, {key: str(value) for key, value in settings.items()})
             self.brokers[node_id] = _ClusterBroker(node_id, self._links, settings, directory, self._users)
+
+
+def _no_brokers() -> LookupTable[int, _ClusterBroker]:
+    return LookupTable[int, _ClusterBroker]().named("broker")
 
 
 def _has_pending_work(node: NodeBase) -> bool:

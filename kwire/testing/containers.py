@@ -16,6 +16,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from kwire.testing.arguments import check_text
 from kwire.testing.broker import Broker, Process
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class KafkaContainer:
 
     def with_cluster_id(self, cluster_id: str) -> Self:
         """Set the cluster id, which is random by default."""
+        check_text("cluster_id", cluster_id)
         self.cluster_id = cluster_id
         return self
 
@@ -142,7 +144,7 @@ class KafkaContainer:
     def with_bind_ports(self, container: str | int, host: str | int | None = None) -> Self:
         """Use port `host` of this machine for the port `container`. Without `host`, any free port is used."""
         if host is not None:
-            self._bound[int(str(container).partition("/")[0])] = int(host)
+            self._bound[_port(str(container).partition("/")[0])] = _port(host)
         return self
 
     def with_exposed_ports(self, *ports: str | int) -> Self:
@@ -221,7 +223,7 @@ class KafkaContainer:
 
     def get_exposed_port(self, port: int) -> int:
         """Return the broker's port for the container's only port. Raises ValueError for other ports."""
-        if int(port) != self.port:
+        if str(port) != str(self.port):
             raise ValueError(f"port {port} is not exposed: use {self.port}")
         return int(self.broker.bootstrap_servers.rpartition(":")[2])
 
@@ -239,6 +241,12 @@ class KafkaContainer:
         if self.port in self._bound:
             settings["listeners"] = f"PLAINTEXT://{HOST}:{self._bound[self.port]}"
         return settings
+
+
+def _port(given: str | int) -> int:
+    if not str(given).isdecimal():
+        raise ValueError(f"a port is a number, such as 9093, not {given!r:.100}")
+    return int(given)
 
 
 def _check_arguments(kwargs: Mapping[str, object]) -> None:

@@ -19,6 +19,7 @@ from typing import Final
 
 from kwire.broker.storage.disk import TEMPORARY_SUFFIX, FileMissing, ResourceShortage, StorageError
 from kwire.testing.power_loss import DirectoryContent, Entry, FileContent
+from kwire.wire.plural import plural
 from kwire.wire.primitives import Buffer
 
 
@@ -186,7 +187,7 @@ class MemoryDisk:
             else:
                 kind = entry.lose_power(rng)
                 if kind:
-                    self._note(f"{path}/{name} kept {kind}: {entry.data.size} bytes")
+                    self._note(f"{path}/{name} kept {kind}: {plural(entry.data.size, 'byte')}")
 
     def corrupt(self, path: str, position: int, bits: int = 0xFF) -> None:
         """Flip the bits of the mask `bits` in one byte, and make the complete file durable."""
@@ -242,7 +243,7 @@ class MemoryDisk:
 
     def write_content(self, content: FileContent, path: str, position: int, data: bytes) -> None:
         """Write to a file. If a fault applies, write a part and raise StorageError or ProcessDied."""
-        what = f"write {len(data)} bytes at {position} of {path}"
+        what = f"write {plural(len(data), 'byte')} at {position} of {path}"
         rng = self._rng
         content.modified_ms = self.now_ms
         if self._count_change(what):

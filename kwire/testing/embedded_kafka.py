@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, TypeVar
 
+from kwire.testing.arguments import check_names, check_number
 from kwire.testing.kafka import Kafka
+from kwire.testing.lookup_table import describe_choice
 from kwire.testing.users import ClientConfig
 from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 
@@ -76,6 +78,10 @@ class EmbeddedKafka(Kafka):
         expires after a day unless it is renewed, and after `max_lifetime_ms` at the latest
         (`delegation.token.expiry.time.ms`, `delegation.token.max.lifetime.ms`).
         """
+        check_names("renewers", renewers)
+        check_number("max_lifetime_ms", 0 if max_lifetime_ms is None else max_lifetime_ms)
+        if mechanism not in SCRAM:
+            raise LookupError(f"tokens have no mechanism {mechanism!r}: {describe_choice(list(SCRAM))}")
         properties = self.client_config(owner).java
         made = self._call_as(properties, lambda client: client.create_token(renewers, max_lifetime_ms))
         return ClientConfig(self.bootstrap_servers, made.id, made.password, mechanism, is_token=True)

@@ -15,10 +15,12 @@ from functools import cached_property
 from typing import Any, Final
 
 from kwire.host.system_time import localtime, strftime
+from kwire.testing.lookup_table import LookupTable
 from kwire.testing.results import TopicPartition
 from kwire.wire.batch import CorruptBatch, Record, batches, records
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 from kwire.wire.primitives import ZERO_UUID, Buffer, Uuid, uuid_to_text
 from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_request, decode_response
 from kwire.wire.schema import Field, Message, fields_of
@@ -197,7 +199,7 @@ class Exchange:
             return after + result.outcome
         message = self.response_message
         if message is None:
-            return f"{after}{result.response_bytes} bytes"
+            return f"{after}{plural(result.response_bytes, 'byte')}"
         return after + self._format(message)
 
     def _format(self, message: Message) -> str:
@@ -273,7 +275,8 @@ def _fields_dict(message: Message, version: int, names: TopicNames) -> dict[str,
             return None if value is None else _records(value)
         return _error_code(value) if field.name == "error_code" else value
 
-    return {one.name: plain(one, getattr(message, one.name)) for one in _versioned_fields(message, version)}
+    found = {one.name: plain(one, getattr(message, one.name)) for one in _versioned_fields(message, version)}
+    return LookupTable(found).named(f"field of {type(message).__name__} in version {version} with name")
 
 
 def format_message(message: Message, version: int, names: TopicNames) -> str:
@@ -339,7 +342,7 @@ def _format_records(data: Any) -> str:
         return "[]"
     found = _records(data)
     if not found:
-        return f"<{len(data)} bytes>"
+        return f"<{plural(len(data), 'byte')}>"
     shown = [
         f"{one.offset}: {_format_value(one.key)} = {_format_value(one.value)}"
         for one in found[:MAX_RECORDS_SHOWN]

@@ -15,7 +15,9 @@ import random
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
-from kwire.testing.recorder import check_api, matches_partition
+from kwire.testing.arguments import check_seconds, check_text
+from kwire.testing.recorder import check_api, check_partition, matches_partition
+from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -110,7 +112,7 @@ class Fault:
         self.description = description
 
     def __repr__(self) -> str:
-        return f"<{self.api}: {self.description}, {self.hits} times so far>"
+        return f"<{self.api}: {self.description}, {plural(self.hits, 'time')} so far>"
 
     @property
     def hits(self) -> int:
@@ -234,6 +236,7 @@ class Faults:
 
         The broker's clock measures this time.
         """
+        check_seconds("seconds", seconds)
         if not seconds >= 0:
             raise ValueError(f"a delay of {seconds:g} s: pass 0 or more")
         fault = Fault(
@@ -292,11 +295,13 @@ class Faults:
 
         `probability` is the share of requests that get a fault. By default, `times` is not limited.
         """
-        if not 0 < probability <= 1:
+        if not isinstance(probability, int | float) or not 0 < probability <= 1:
             raise ValueError(
-                f"probability={probability}: pass a share of the requests, above 0 and at most 1"
+                f"probability={probability!r}: pass a share of the requests, above 0 and at most 1"
             )
-        return self._check_times(SeededFault(seed, probability, options))
+        fault = SeededFault(seed, probability, options)
+        check_partition(fault.topic, fault.partition)
+        return self._check_times(fault)
 
     def clear(self) -> None:
         """Cancel all faults."""
@@ -325,8 +330,11 @@ class Faults:
         return self._check_times(fault)
 
     def _check_times(self, fault: Fault) -> Fault:
-        if fault.remaining is not None and fault.remaining < 1:
-            raise ValueError(f"times={fault.remaining}: pass a number of requests, or None for all")
+        if fault.client_id is not None:
+            check_text("client_id", fault.client_id)
+        times = fault.remaining
+        if times is not None and (not isinstance(times, int) or times < 1):
+            raise ValueError(f"times={times!r}: pass a number of requests, or None for all")
         self.register(fault)
         return fault
 
@@ -344,7 +352,8 @@ def _parse_error(given: str | int) -> tuple[int, str]:
     except (KeyError, ValueError):
         from difflib import get_close_matches
 
-        near = get_close_matches(str(given), ErrorCode.__members__, 1) or ["NOT_LEADER_OR_FOLLOWER"]
+        names = [name for name in ErrorCode.__members__ if name != "NONE"]
+        near = get_close_matches(str(given), names, 1) or ["NOT_LEADER_OR_FOLLOWER"]
         hint = f"did you mean {near[0]!r}?" if isinstance(given, str) else f"pass a name such as {near[0]}"
         raise ValueError(f"{given!r} is not a Kafka error: {hint}") from None
     if code is ErrorCode.NONE:

@@ -47,6 +47,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from kwire.host.system_time import monotonic
+from kwire.testing.arguments import check_number
 from kwire.testing.results import Record
 
 Partition = tuple[str, int]
@@ -180,19 +181,26 @@ class History:
 
     def on_ack(self, value: bytes, offset: int = UNKNOWN_OFFSET) -> None:
         """Record an acknowledgment with acks=all, and the record's offset if the client knows it."""
+        check_number("offset", offset)
         with self._lock:
-            sent = self._sent[value]
+            sent = self._sent_value(value)
             sent.outcome, sent.offset, sent.acknowledged_at_s = Outcome.ACKNOWLEDGED, offset, self._now_s()
 
     def on_resend(self, value: bytes) -> None:
         """Record a retry with another producer id or epoch, which the broker cannot deduplicate."""
         with self._lock:
-            self._sent[value].is_idempotent = False
+            self._sent_value(value).is_idempotent = False
 
     def on_reject(self, value: bytes) -> None:
         """Record that a send failed with an error that excludes success. Do not call this after a timeout."""
         with self._lock:
-            self._sent[value].outcome = Outcome.REJECTED
+            self._sent_value(value).outcome = Outcome.REJECTED
+
+    def _sent_value(self, value: bytes) -> _Sent:
+        found = self._sent.get(value) if isinstance(value, bytes) else None
+        if found is None:
+            raise LookupError(f"{value!r:.100} has not been sent: call on_send with this value first")
+        return found
 
     def on_transaction_end(self, transaction: str, *, committed: bool) -> None:
         """Record the outcome of a transaction. Do not call this if the outcome is unknown."""
@@ -203,6 +211,7 @@ class History:
     def on_seek(self, reader: str, partition: Partition, offset: int = ANY_OFFSET) -> None:
         """Record a reader's new position after an assignment or a seek, if the caller knows it."""
         _check_partitions(partition)
+        check_number("offset", offset)
         with self._lock:
             self._deliveries[reader].append(_Delivery(partition, offset, None, self._now_s()))
 
@@ -214,7 +223,7 @@ class History:
     def on_poll(self, reader: str, records: Iterable[Read]) -> None:
         """Record the records that a read_committed reader got, in this order."""
         records = list(records)
-        _check_partitions(*(record[0] for record in records))
+        _check_records(records)
         with self._lock:
             now_s = self._now_s()
             self._deliveries[reader] += [_Delivery(*record, now_s) for record in records]
@@ -229,12 +238,17 @@ class History:
 
     def set_final_records(self, records: Iterable[Record]) -> None:
         """Set the final records of a topic, as `Kafka.records` returns them."""
+        records = list(records)
+        for one in records:
+            if not hasattr(one, "topic"):
+                raise TypeError(f"final records are those that Kafka.records returns, not {one!r:.100}")
         read = [((one.topic, one.partition), one.offset, one.value or b"") for one in records]
         self.on_final_read("the final reader", read)
 
     def on_commit(self, group: str, partition: Partition, offset: int, *, may_go_back: bool = False) -> None:
         """Record an acknowledged offset commit. Set `may_go_back` after a reset of the group's offsets."""
         _check_partitions(partition)
+        check_number("offset", offset)
         with self._lock:
             self._commits[group].append(_Commit(partition, offset, may_go_back, self._now_s()))
 
@@ -438,6 +452,19 @@ def _check_partitions(*partitions: object) -> None:
             case (str(), int()) if isinstance(partition, tuple):
                 continue
         raise TypeError(f"a partition is a topic and a number, such as ('orders', 0), not {partition!r:.100}")
+
+
+def _check_records(records: Iterable[object]) -> None:
+    """Raise TypeError unless all are a partition, an offset and a value."""
+    for record in records:
+        match record:
+            case (partition, int(), _):
+                _check_partitions(partition)
+                continue
+        raise TypeError(
+            "a record is a partition, an offset and a value, such as (('orders', 0), 17, b'bill'), "
+            f"not {record!r:.100}"
+        )
 
 
 def _is_rejected(sent: _Sent) -> bool:

@@ -19,6 +19,7 @@ from kwire.testing.exchange import CLIENT_ID, Exchange
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from kwire.wire.plural import plural
 from kwire.wire.primitives import Buffer, Region, Uuid
 from kwire.wire.registry import (
     API_VERSIONS,
@@ -345,4 +346,4 @@ def _without_wait(exchange: Exchange) -> memoryview:
 def _describe_closed(fault: Fault | None, sent_bytes: int) -> str:
     if fault is None or fault.kind not in ("drop_response", "truncate_response"):
         return ""
-    return f"{sent_bytes} bytes, then the connection was closed"
+    return f"{plural(sent_bytes, 'byte')}, then the connection was closed"

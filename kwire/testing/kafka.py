@@ -24,8 +24,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kwire.host.system_os import os
 from kwire.host.system_time import libc_time_ns, monotonic, sleep
+from kwire.testing.arguments import check_configs, check_number, check_seconds, check_text
 from kwire.testing.green_threads import green_sleep
+from kwire.testing.lookup_table import LookupTable
 from kwire.testing.results import Group, Record, TopicPartition
+from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -56,6 +59,8 @@ class Kafka:
         `timeout_s` is the timeout of each call. `properties` are security settings of the Java client:
         `security.protocol` and its companions. If they are invalid, the first call raises ValueError.
         """
+        check_text("bootstrap_servers", bootstrap_servers)
+        check_seconds("timeout_s", timeout_s)
         self._bootstrap_servers = bootstrap_servers
         self._properties = dict(properties or {})
         self._timeout_s = timeout_s
@@ -103,6 +108,10 @@ class Kafka:
 
         A `replication_factor` of -1 is the brokers' default. Raises ApiError, such as TOPIC_ALREADY_EXISTS.
         """
+        check_text("name", name)
+        check_number("partitions", partitions)
+        check_number("replication_factor", replication_factor)
+        check_configs(config)
         configs = {key: str(value) for key, value in (config or {}).items()}
         self._call(lambda client: client.create_topic(name, partitions, replication_factor, configs))
         return name
@@ -127,6 +136,7 @@ class Kafka:
         """Return a unique name for a topic, a group or a transactional producer."""
         from secrets import token_hex
 
+        check_text("prefix", prefix)
         return f"{prefix}-{next(self._numbers)}-{token_hex(4)}"
 
     # --- records
@@ -147,11 +157,13 @@ class Kafka:
         have the current time of the `Broker` or `Cluster`. The topic is created if the brokers create topics
         automatically.
         """
+        check_text("topic", topic)
+        check_number("partition", partition)
+        check_number("timestamp_ms", 0 if timestamp_ms is None else timestamp_ms)
         if not values:
             raise ValueError("produce needs at least one value")
         at_ms = self._now_ms() if timestamp_ms is None else timestamp_ms
-        pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
-        with_headers = [(name, _bytes(value)) for name, value in pairs]
+        with_headers = [_header(pair) for pair in _pairs(headers)]
         encoded = [_bytes(value) for value in values]
         return self._call(
             lambda client: client.produce(topic, partition, encoded, _bytes(key), with_headers, at_ms)
@@ -174,6 +186,11 @@ class Kafka:
         topic does not exist, wait for it; raise ApiError after the timeout.
         """
         __tracebackhide__ = True  # pytest shows the caller's line
+        check_text("topic", topic)
+        check_number("partition", 0 if partition is None else partition)
+        check_number("offset", offset)
+        check_number("count", 0 if count is None else count)
+        check_seconds("timeout_s", 0 if timeout_s is None else timeout_s)
         if count is None:
             return self._records(topic, partition, offset, uncommitted, timeout_s)
         found: list[Record] = []
@@ -192,7 +209,8 @@ class Kafka:
                 f"\n  {_describe(record)}" for record in found[:MAX_RECORDS_SHOWN]
             )
             more = f"\n  and {len(found) - MAX_RECORDS_SHOWN} more" if len(found) > MAX_RECORDS_SHOWN else ""
-            raise AssertionError(f"{topic} has {len(found)} records{after}, not {count}{shown}{more}")
+            has = f"{topic} has {plural(len(found), 'record')}"
+            raise AssertionError(f"{has}{after}, not {count}{shown}{more}")
         return found
 
     def _records(
@@ -213,24 +231,31 @@ class Kafka:
 
     def end_offsets(self, topic: str) -> dict[int, int]:
         """Return the high watermark of each partition, which is the end offset that consumers see."""
+        check_text("topic", topic)
         ends = self._call(lambda client: client.end_offsets(topic))
-        return {one.partition: end for one, end in ends.items()}
+        found = LookupTable[int, int]({one.partition: end for one, end in ends.items()})
+        return found.named(f"partition of {topic} with number")
 
     # --- groups
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """Return the offsets that a group has committed, by partition."""
-        return self._call(lambda client: client.committed(group))
+        check_text("group", group)
+        found = LookupTable(self._call(lambda client: client.committed(group)))
+        return found.named(f"committed offset of group {group} for")
 
     def lag(self, group: str, topic: str) -> int:
         """Return the lag of a group on a topic: end offset minus committed offset, over all partitions.
 
         A partition without a committed offset counts from its log start offset.
         """
+        check_text("group", group)
+        check_text("topic", topic)
         return self._call(lambda client: client.lag(group, topic))
 
     def group(self, name: str) -> Group:
         """Return the state of a classic or consumer group, with its members and their assignments."""
+        check_text("name", name)
         return self._call(lambda client: client.group(name))
 
     # --- waiting
@@ -300,7 +325,7 @@ def _poll_until(holds: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-def _bytes(text: bytes | str | None) -> bytes | None:
+def _bytes(text: object) -> bytes | None:
     if isinstance(text, str):
         return text.encode()
     if text is None or isinstance(text, bytes):
@@ -308,6 +333,21 @@ def _bytes(text: bytes | str | None) -> bytes | None:
     raise TypeError(
         f"keys, values and headers are str, bytes or None, not {type(text).__name__}: {text!r:.100}"
     )
+
+
+def _pairs(headers: object) -> Iterable[object]:
+    if isinstance(headers, Mapping):
+        return headers.items()
+    if headers is None or (isinstance(headers, Iterable) and not isinstance(headers, str | bytes)):
+        return headers or ()
+    raise TypeError(f"headers are a dict, or a list of pairs (name, value), not {headers!r:.100}")
+
+
+def _header(pair: object) -> tuple[str, bytes | None]:
+    match pair:
+        case (str() as name, value):
+            return name, _bytes(value)
+    raise TypeError(f"a header is a name and a value, such as ('tenant', b'7'), not {pair!r:.100}")
 
 
 def _describe(record: Record) -> str:

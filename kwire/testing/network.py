@@ -191,7 +191,7 @@ class Network:
     def break_some(self, share: float) -> None:
         """Break each connection with a probability of `share`."""
         chosen = [connection for connection in self.connections if self._happens(share)]
-        self.note(f"{len(chosen)} of {len(self.connections)} connections break")
+        self.note(f"connections break: {len(chosen)} of {len(self.connections)}")
         for connection in chosen:
             connection.break_off(is_noted=True)
 

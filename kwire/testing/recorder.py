@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from kwire.testing.arguments import check_text
+from kwire.wire.plural import plural
+
 if TYPE_CHECKING:
     from kwire.testing.exchange import Exchange
     from kwire.wire.primitives import Uuid
@@ -81,7 +84,7 @@ class Recorder:
         """Format the exchanges since `since_s`, in seconds since 1970, at most the last `limit`."""
         found = [one for one in self if one.received_at_s >= since_s]
         left_off = 0 if limit is None else max(0, len(found) - limit)
-        first = [f"({left_off} earlier requests)"] if left_off else []
+        first = [f"({plural(left_off, 'earlier request')})"] if left_off else []
         return "\n".join([*first, *map(str, found[left_off:])])
 
     def clear(self) -> None:
@@ -121,6 +124,12 @@ def matches_partition(
     return any(topic in (None, of) and partition in (None, number) for of, number in partitions)
 
 
+def check_partition(topic: object, partition: object) -> None:
+    """Raise TypeError unless these are the name of a topic or None, and the number of a partition or None."""
+    if not isinstance(topic, str | None) or not isinstance(partition, int | None):
+        raise TypeError(f"topics are str and partitions int, not {topic!r} and {partition!r}")
+
+
 def check_api(api: str, topic: str | None = None, partition: int | None = None) -> None:
     """Check that an API exists, and that its requests name topics if a topic or partition is given.
 
@@ -131,12 +140,12 @@ def check_api(api: str, topic: str | None = None, partition: int | None = None) 
     from kwire.testing.exchange import may_name_topics
     from kwire.wire.registry import API_VERSIONS
 
+    check_text("api", api)
     known = {one.name: one.request_class for one in API_VERSIONS.values()}
     if api not in known:
         near = get_close_matches(api, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
         raise ValueError(f"there is no API {api!r}: {hint}")
-    if not isinstance(topic, str | None) or not isinstance(partition, int | None):
-        raise TypeError(f"topics are str and partitions int, not {topic!r} and {partition!r}")
+    check_partition(topic, partition)
     if (topic, partition) != (None, None) and not may_name_topics(known[api]):
         raise ValueError(f"{api} requests name no topics: filter by client_id= instead of topic=, partition=")

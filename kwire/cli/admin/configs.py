@@ -19,7 +19,7 @@ from kwire.cli.shared.command_client import CommandClient
 from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.cli.shared.errors import describe_api_error, suggestion
 from kwire.cli.shared.options import command_parser
-from kwire.cli.shared.output import Output, Row, plural
+from kwire.cli.shared.output import Output, Row
 from kwire.client.errors import raise_for_code
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.describe_configs import (
@@ -34,6 +34,7 @@ from kwire.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from kwire.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+from kwire.wire.plural import plural
 
 RESOURCE_TYPES: Final = {
     "topic": RESOURCE_TOPIC,

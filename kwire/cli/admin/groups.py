@@ -13,7 +13,7 @@ from kwire.cli.shared.command_client import CommandClient
 from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.cli.shared.errors import suggestion
 from kwire.cli.shared.options import command_parser
-from kwire.cli.shared.output import YELLOW, Output, Row, plural
+from kwire.cli.shared.output import YELLOW, Output, Row
 from kwire.client.cluster_client import group_by_topic
 from kwire.client.errors import UnknownPartition, raise_for_code
 from kwire.client.groups import Group, describe_group, fetch_committed_offsets, list_groups
@@ -32,6 +32,7 @@ from kwire.wire.messages.offset_delete import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
+from kwire.wire.plural import plural
 from kwire.wire.primitives import TopicPartition
 
 CURRENT: Final = "current"

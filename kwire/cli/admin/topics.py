@@ -15,7 +15,7 @@ from kwire.cli.shared.command_client import CommandClient
 from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.cli.shared.errors import unknown_topic
 from kwire.cli.shared.options import command_parser
-from kwire.cli.shared.output import RED, YELLOW, Output, Row, plural
+from kwire.cli.shared.output import RED, YELLOW, Output, Row
 from kwire.client.errors import UnknownPartition, raise_for_code
 from kwire.client.offsets import find_offsets
 from kwire.wire.errors import ErrorCode
@@ -41,6 +41,7 @@ from kwire.wire.messages.delete_records import (
 from kwire.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from kwire.wire.plural import plural
 from kwire.wire.primitives import TopicPartition, uuid_to_text
 
 END: Final = "end"

@@ -23,8 +23,8 @@ from kwire.cli.cluster.node_queries import query_brokers, query_quorum
 from kwire.cli.cluster.plan import NodeCounts
 from kwire.cli.cluster.status import ClusterStatus, bootstrap
 from kwire.cli.shared.command_error import CommandError
-from kwire.cli.shared.output import plural
 from kwire.wire.messages.describe_quorum import ResponsePartitionData
+from kwire.wire.plural import plural
 
 ELECTION_SECONDS: Final = 10
 """Maximum time of an election before the quorum counts as having no leader."""
@@ -77,7 +77,7 @@ def _up(directory: ClusterDirectory, options: argparse.Namespace) -> int:
         ) from failure
     _wait_until_joined(nodes, made)
     brokers = [node for node in nodes if node.is_broker]
-    serve = "1 broker serves" if len(brokers) == 1 else f"{len(brokers)} brokers serve"
+    serve = f"{plural(len(brokers), 'broker')} {'serves' if len(brokers) == 1 else 'serve'}"
     _print(
         f"{serve} on {bootstrap(nodes)}, with all files in {directory.path}; "
         f"{directory.command('status')} shows the nodes, {directory.command('stop')} stops them"

@@ -45,6 +45,7 @@ from kwire.cli.cluster.plan import (
 )
 from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 from kwire.wire.primitives import uuid_to_text
 
 DEFAULT_PORT: Final = 9092
@@ -282,7 +283,7 @@ class ClusterDirectory:
             port = 1 + max(each for node in nodes for each in node.ports)
         most = MAX_PORT + 1 - sum(map(len, missing.values()))
         if not 1 <= port <= most:
-            raise UsageError(f"--port {port}: expected 1 to {most}, for {len(missing)} nodes")
+            raise UsageError(f"--port {port}: expected 1 to {most}, for {plural(len(missing), 'node')}")
         cluster_id = self._cluster_id()
         self._write(nodes, missing, port, cluster_id, settings)
         self._finish()

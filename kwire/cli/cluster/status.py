@@ -8,8 +8,9 @@ from typing import Final
 
 from kwire.cli.cluster.directory import ClusterNode
 from kwire.cli.cluster.node_queries import ClusterMetadata
-from kwire.cli.shared.output import format_table, plural
+from kwire.cli.shared.output import format_table
 from kwire.wire.messages.describe_quorum import ReplicaState, ResponsePartitionData
+from kwire.wire.plural import plural
 from kwire.wire.primitives import uuid_to_text
 
 MAX_LINES: Final = 20

@@ -18,11 +18,12 @@ from kwire.cli.doctor.finding import OK, PROBLEM, WARNING, Finding, ok, problem,
 from kwire.cli.shared.client_settings import pairs
 from kwire.cli.shared.command_error import CommandError
 from kwire.cli.shared.options import add_json_option, command_parser
-from kwire.cli.shared.output import GREEN, RED, YELLOW, Output, plural
+from kwire.cli.shared.output import GREEN, RED, YELLOW, Output
 from kwire.client.connection import Connection
 from kwire.client.errors import Disconnected
 from kwire.wire.errors import WireError
 from kwire.wire.mechanisms import PLAIN
+from kwire.wire.plural import plural
 
 MARKS: Final = {OK: ("ok", GREEN), WARNING: ("!!", YELLOW), PROBLEM: ("XX", RED)}
 CONNECT_SECONDS: Final = 2

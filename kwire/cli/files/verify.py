@@ -13,6 +13,7 @@ from kwire.cli.shared.command_error import CommandError
 from kwire.cli.shared.errors import cannot_read
 from kwire.cli.shared.output import RED, Output, Row
 from kwire.wire.batch import MAGIC, CorruptBatch, crc_is_valid, decompress_records, read_header
+from kwire.wire.plural import plural
 from kwire.wire.record_scan import scan
 
 SEGMENT = ".log"
@@ -30,7 +31,8 @@ def verify_logs(options: Namespace, output: Output) -> int:
                     rows.append(problem)
                 batches += 1
                 progress.update(batches)
-    output.show(rows, empty=f"all {batches} batches can be read", color=lambda row: RED)
+    checked = "1 batch" if batches == 1 else f"all {plural(batches, 'batch')}"
+    output.show(rows, empty=f"{checked} can be read", color=lambda row: RED)
     return 1 if rows else 0
 
 

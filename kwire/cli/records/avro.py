@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from kwire.cli.shared.command_error import CommandError
 from kwire.cli.shared.errors import FormatMismatch
+from kwire.wire.plural import plural
 
 BY_ID: Final = b"\0"
 BY_FINGERPRINT: Final = b"\xc3\x01"
@@ -128,7 +129,7 @@ class AvroDecoder:
             # fastavro raises many types of errors for bytes that do not match the schema.
             raise _format_mismatch(error) from None
         if left := len(data) - start - stream.tell():
-            raise FormatMismatch(f"{left} bytes follow the value")
+            raise FormatMismatch(f"{plural(left, 'byte')} after the value")
         return value
 
     def _schema_by_id(self, schema_id: int) -> Any:

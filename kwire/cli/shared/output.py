@@ -179,7 +179,3 @@ def format_size(size_bytes: int) -> str:
             break
         size /= 1024
     return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from kwire.pipeline.archive.manifest import ArchiveError, DataFile, Offsets
 from kwire.pipeline.segments.damage import Damage
+from kwire.wire.plural import plural
 
 PartitionOffsets = Mapping[str, Mapping[int, int]]
 """Start or end offsets by topic and partition."""
@@ -145,8 +146,8 @@ def check_complete(written: int | None, files: Sequence[DataFile], staging_dir: 
     found = sum(file.records for file in files)
     if written is not None and written != found:
         raise ArchiveError(
-            f"Spark has written {written} records to {staging_dir}, but the files there contain {found}: "
-            f"is the directory on a file system that all of Spark's machines share?"
+            f"Spark has written {plural(written, 'record')} to {staging_dir}, but the files there contain "
+            f"{found}: is the directory on a file system that all of Spark's machines share?"
         )
 
 

@@ -19,6 +19,7 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from kwire.pipeline.archive.manifest import DATA, ArchiveError, DataFile, sync_directory
+from kwire.wire.plural import plural
 
 STAGING: Final = "_staging"
 LOCK: Final = "_writing.lock"
@@ -154,7 +155,7 @@ def check_file(archive: Path, file: DataFile) -> str:
     if not full.is_file():
         return f"{full} is missing"
     if full.stat().st_size != file.size_bytes:
-        return f"{full} has {full.stat().st_size} bytes, not {file.size_bytes} as in its manifest"
+        return f"{full} has {plural(full.stat().st_size, 'byte')}, not {file.size_bytes} as in its manifest"
     with full.open("rb") as opened:
         if hashlib.file_digest(opened, "sha256").hexdigest() != file.sha256:
             return f"{full} has a different SHA-256 than its manifest says"

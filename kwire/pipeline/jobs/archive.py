@@ -64,6 +64,7 @@ from kwire.pipeline.values.dead_letters import DeadLetters, deliver
 from kwire.pipeline.values.decoder import DATA, DATA_ERROR, Plan
 from kwire.pipeline.values.frames import decode_values, plan_of, record_type, recorded_type, spark_type
 from kwire.pipeline.values.settings import ValuesConfig
+from kwire.wire.plural import plural
 
 FAIL, SKIP = "fail", "skip"
 MICRO_BATCHES_PER_COMPACTION = 20
@@ -316,5 +317,5 @@ def command(config: JobConfig, master: str | None) -> int:
     for commit in added:
         for damage in commit.skipped:
             print(damage)
-    print(f"{len(added)} commits with {records} records in {files} files")
+    print(f"{plural(len(added), 'commit')} with {plural(records, 'record')} in {plural(files, 'file')}")
     return CLEAN

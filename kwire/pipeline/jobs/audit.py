@@ -34,6 +34,7 @@ from kwire.pipeline.report.audit_page import DIFFERENT, EXTRA, MISSING, SAME, Wi
 from kwire.pipeline.report.page import write
 from kwire.pipeline.report.times import minute
 from kwire.pipeline.sides import Side
+from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -97,7 +98,7 @@ class Difference(NamedTuple):
     def __str__(self) -> str:
         return (
             f"{self.topic}-{self.partition} {minute(self.window_ms)}: {self.verdict}; "
-            f"left {self.left_records} records {_span(self.left_offsets)}, "
+            f"left {plural(self.left_records, 'record')} {_span(self.left_offsets)}, "
             f"right {self.right_records} {_span(self.right_offsets)}"
         )
 
@@ -228,7 +229,8 @@ def command(config: JobConfig, master: str | None) -> int:
     for difference in outcome.differences:
         print(difference)
     if outcome.clean:
-        print(f"clean: {outcome.records} records in {outcome.windows} windows are equal on both sides")
+        compared = f"{plural(outcome.records, 'record')} in {plural(outcome.windows, 'window')}"
+        print(f"clean: both sides have the same {compared}")
         return statuses.CLEAN
-    print(f"{len(outcome.differences)} of {outcome.windows} windows differ")
+    print(f"{len(outcome.differences)} of {plural(outcome.windows, 'window')} differ")
     return statuses.DIFFERENT

@@ -33,6 +33,7 @@ from kwire.pipeline.archive.manifest import DATA, Archive, ArchiveError, Commit,
 from kwire.pipeline.archive.reading import overlapping
 from kwire.pipeline.archive.staging import check_file, clear_staging_path, describe_file, move
 from kwire.pipeline.config import CLEAN, ConfigError, JobConfig
+from kwire.wire.plural import plural
 
 BELOW: Final = "32 MiB"
 TARGET: Final = "128 MiB"
@@ -183,7 +184,8 @@ def _merge(
         sum(file.records for file in files),
     )
     if (made.first_offset, made.last_offset, made.records) != expected:
-        raise ArchiveError(f"{staging_dir / path} has {made.records} records instead of {expected[2]}")
+        found = plural(made.records, "record")
+        raise ArchiveError(f"{staging_dir / path} has {found} instead of {expected[2]}")
     return made
 
 
@@ -266,5 +268,5 @@ def sweep(archive: Archive) -> int:
 def command(config: JobConfig, master: str | None) -> int:
     """Run the job without Spark, whatever `master` is."""
     done = compact(CompactConfig.of(config))
-    print(f"{done.before} files became {done.after}" if done.before else "no small files to merge")
+    print(f"{plural(done.before, 'file')} became {done.after}" if done.before else "no small files to merge")
     return CLEAN

@@ -57,6 +57,7 @@ from kwire.pipeline.mirror.targets import Progress, TargetTopic, prepare
 from kwire.pipeline.offset_map import DeliveryError
 from kwire.pipeline.origin import internal_topics
 from kwire.pipeline.sides import split_names
+from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -164,7 +165,8 @@ class MirroredPartition(NamedTuple):
 
     def __str__(self) -> str:
         lag = "" if self.lag is None else f", lag {self.lag}"
-        return f"{self.topic}-{self.partition}: {self.records} records, up to offset {self.next_offset}{lag}"
+        records = plural(self.records, "record")
+        return f"{self.topic}-{self.partition}: {records}, up to offset {self.next_offset}{lag}"
 
 
 class Mirror:

@@ -32,6 +32,7 @@ from kwire.pipeline.report.page import write, write_text
 from kwire.pipeline.report.profile_page import page_of
 from kwire.pipeline.report.times import END_MS, FIRST_MS
 from kwire.pipeline.sides import Side
+from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -328,6 +329,7 @@ def command(config: JobConfig, master: str | None) -> int:
     write_text(json.dumps({"topics": found}, indent=2, ensure_ascii=False) + "\n", wanted.statistics_path)
     write(page_of(found), wanted.report)
     for one in found:
-        print(f"{one['topic']}: {one['records']} records in {len(one['partitions'])} partitions")
+        partitions = plural(len(one["partitions"]), "partition")
+        print(f"{one['topic']}: {plural(one['records'], 'record')} in {partitions}")
     print(f"wrote {wanted.report} and {wanted.statistics_path}")
     return CLEAN

@@ -29,6 +29,7 @@ from kwire.pipeline.config import CLEAN, JobConfig, MissingDependencyError
 from kwire.pipeline.delivery import Outgoing, Target, deliver_same_offsets
 from kwire.pipeline.jobs.restore import KEEP_FOREVER
 from kwire.pipeline.topics import create
+from kwire.wire.plural import plural
 
 
 class ReplayConfig(NamedTuple):
@@ -152,5 +153,5 @@ def _send(config: ReplayConfig, partition: int, queue: list[Event]) -> int:
 
 def command(config: JobConfig, master: str | None) -> int:
     wanted = ReplayConfig.of(config)
-    print(f"{run(wanted)} events into {wanted.topic}")
+    print(f"{plural(run(wanted), 'event')} into {wanted.topic}")
     return CLEAN

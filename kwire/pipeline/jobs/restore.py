@@ -72,6 +72,7 @@ from kwire.pipeline.restore.selection import Selection, check_not_internal
 from kwire.pipeline.sides import check_topics, split_names
 from kwire.pipeline.topics import create
 from kwire.wire.compression import Codec
+from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,7 +183,7 @@ class Restored(NamedTuple):
     """
 
     def __str__(self) -> str:
-        text = f"{self.topic}-{self.partition}: {self.records} records, offsets: {self.mode}"
+        text = f"{self.topic}-{self.partition}: {plural(self.records, 'record')}, offsets: {self.mode}"
         if self.zero_timestamps:
             text += f", {self.zero_timestamps} with the timestamp 1 instead of 0"
         return text
@@ -389,7 +390,7 @@ def command(config: JobConfig, master: str | None) -> int:
         if into is not None:
             for log in restore(into, lambda write, tasks: _on_spark(spark, write, tasks)):
                 print(
-                    f"{log.topic}-{log.partition}: {log.records} records, "
+                    f"{log.topic}-{log.partition}: {plural(log.records, 'record')}, "
                     f"offsets from {log.start_offset} to {log.end_offset}"
                 )
         elif wanted is not None:

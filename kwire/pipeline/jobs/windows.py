@@ -59,6 +59,7 @@ from kwire.pipeline.config import CLEAN, ConfigError, Input, JobConfig
 from kwire.pipeline.intervals import MAX_INTERVAL_MS, UNIT_MS
 from kwire.pipeline.offset_map import TIMEOUT_SECONDS, DeliveryError
 from kwire.pipeline.origin import UNKNOWN, Origin
+from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -553,10 +554,10 @@ def command(config: JobConfig, master: str | None) -> int:
         spark.stop()
     counts = found.counts
     print(
-        f"{found.micro_batches} micro-batches so far: {counts.records} records, "
-        f"{counts.duplicates} duplicates, {counts.late} late, {counts.not_json} not JSON, "
+        f"{plural(found.micro_batches, 'micro-batch')} so far: {plural(counts.records, 'record')}, "
+        f"{plural(counts.duplicates, 'duplicate')}, {counts.late} late, {counts.not_json} not JSON, "
         f"{counts.without_time} without event time; "
-        f"{counts.results} results written to {wanted.topic}"
+        f"{plural(counts.results, 'result')} written to {wanted.topic}"
     )
     if found.uncounted:
         print(f"micro-batches without counts, because the driver was killed after them: {found.uncounted}")

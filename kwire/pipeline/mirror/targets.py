@@ -21,6 +21,7 @@ from kwire.pipeline.offset_map import (
     messages,
 )
 from kwire.pipeline.origin import Origin
+from kwire.wire.plural import plural
 
 MAP_SETTINGS: Final = {"cleanup.policy": "compact"}
 """The configs of an offset map. Compaction keeps all entries, because every entry has a different key."""
@@ -72,8 +73,8 @@ def _checked(consumer: Consumer, job: str, topic: TargetTopic, counts: Mapping[s
     existing = counts.get(topic.name, 0)
     if existing > topic.partitions:
         raise DeliveryError(
-            f"topic {topic.name} has {existing} partitions, but {topic.origin.topic} of the source has "
-            f"{topic.partitions}: choose another prefix or suffix"
+            f"topic {topic.name} has {plural(existing, 'partition')}, but {topic.origin.topic} of the source "
+            f"has {topic.partitions}: choose another prefix or suffix"
         )
     found: Progress = {(topic.name, partition): None for partition in range(topic.partitions)}
     in_map = counts.get(topic.name + MAP_SUFFIX, 0)

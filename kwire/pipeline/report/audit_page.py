@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from kwire.pipeline.report import plots
 from kwire.pipeline.report.page import Page, Plot, Section, Table
 from kwire.pipeline.report.times import minute, to_datetime
+from kwire.wire.plural import plural
 
 SAME, MISSING, EXTRA, DIFFERENT = "same", "missing", "extra", "different"
 KINDS: Final = ((SAME, "#cfe3d4"), (EXTRA, "#e9a23b"), (MISSING, "#c0392b"), (DIFFERENT, "#7b3fa0"))
@@ -40,7 +41,7 @@ def page_of(left: str, right: str, window: str, windows: Sequence[Window]) -> Pa
     sections = [_overview(left, right, window, windows)]
     sections += [_of_topic(topic, topics[topic]) for topic in sorted(topics)]
     differing = sum(one.verdict != SAME for one in windows)
-    verdict = "clean" if not differing else f"{differing:,} of {len(windows):,} windows differ"
+    verdict = "clean" if not differing else f"{differing:,} of {plural(len(windows), 'window', ',')} differ"
     return Page(f"Audit: {verdict}", f"{left} (left) and {right} (right)", sections)
 
 
@@ -113,9 +114,8 @@ def _of_topic(topic: str, windows: Sequence[Window]) -> Section:
         )
         pictures.append(Plot(picture, "Windows by partition and time; empty if neither side has records"))
     if len(drawn) < len(windows):
-        notes.append(
-            f"{len(windows) - len(drawn):,} windows outside of the years 1 to 9999 are not in the plot."
-        )
+        left_off = plural(len(windows) - len(drawn), "window", ",")
+        notes.append(f"{left_off} outside of the years 1 to 9999: not in the plot.")
     return Section(topic, plots=pictures, tables=tables, notes=notes)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from kwire.pipeline.report import plots
 from kwire.pipeline.report.page import Cell, Page, Plot, Section, Table, duration, share, size
 from kwire.pipeline.report.profile_statistics import FRAMED, SIZE_CLASSES, filled, size_class
+from kwire.wire.plural import plural
 
 KIND_NAMES: Final = {FRAMED: "framed with a schema id (Avro or another format of a schema registry)"}
 MAX_PARTITIONS: Final = 200
@@ -67,7 +68,8 @@ def _rates(statistics: Mapping[str, Any]) -> Section:
     step_s = statistics["rates"]["step_seconds"]
     steps = filled(statistics["rates"]["points"], step_s)
     outside = statistics["rates"]["records_outside_years_1_to_9999"]
-    notes = [f"{outside:,} records have timestamps outside of the years 1 to 9999."] if outside else []
+    left_off = f"{plural(outside, 'record', ',')} with timestamps outside of the years 1 to 9999: not shown."
+    notes = [left_off] if outside else []
     if not steps:
         return Section("Rate", notes=notes or ["No record has a timestamp."])
     times = [start for start, _, _ in steps]
@@ -77,7 +79,7 @@ def _rates(statistics: Mapping[str, Any]) -> Section:
     return Section(
         "Rate",
         [
-            ("busiest step", f"{busiest[0]:%Y-%m-%d %H:%M}, {busiest[1]:,} records in {each}"),
+            ("busiest step", f"{busiest[0]:%Y-%m-%d %H:%M}, {plural(busiest[1], 'record', ',')} in {each}"),
             ("mean", f"{sum(records for _, records, _ in steps) / len(steps):,.1f} records in {each}"),
             ("steps without records", sum(1 for _, records, _ in steps if not records)),
         ],
@@ -235,7 +237,7 @@ def _values(statistics: Mapping[str, Any]) -> Section:
             Table(
                 ["field", "type", "present", "example"],
                 [[one["path"], one["types"], share(one["share"]), one["example"]] for one in found["fields"]],
-                f"JSON, from a sample of {found['sampled']:,} values; the JSON file has the schema",
+                f"JSON, from {plural(found['sampled'], 'sampled value', ',')}; the JSON file has the schema",
             )
         )
     pictures = []

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.broker.storage.log.transaction_index import ENTRY_BYTES, AbortedTxn
 from kwire.pipeline.segments.damage import SkipDamage
+from kwire.wire.plural import plural
 
 PARTITION: Final = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
 _OFFSET_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
@@ -71,7 +72,7 @@ class Segment(NamedTuple):
         path = self.beside(".txnindex")
         data = _content(path)
         if len(data) % ENTRY_BYTES:
-            raise SegmentsError(f"{path} has {len(data)} bytes, not a multiple of {ENTRY_BYTES}")
+            raise SegmentsError(f"{path} has {plural(len(data), 'byte')}, not a multiple of {ENTRY_BYTES}")
         entries = np.frombuffer(data, _ABORTED_ENTRY)
         if entries["version"].any():
             raise SegmentsError(f"{path} has entries of an unknown version")

@@ -23,6 +23,7 @@ from kwire.wire.batch import (
     read_header,
     records,
 )
+from kwire.wire.plural import plural
 
 CHUNK_BYTES: Final = 1 << 20
 SEGMENT_OFFSETS: Final = 1 << 31
@@ -95,7 +96,7 @@ class SegmentFile:
                     if position + at + size_bytes <= end:
                         chunk_bytes = max(CHUNK_BYTES, size_bytes)
                     else:
-                        why = f"a batch of {size_bytes} bytes is incomplete"
+                        why = f"a batch of {plural(size_bytes, 'byte')} is incomplete"
                     break
                 batches.append((at, header))
                 next_offset = header.last_offset + 1
@@ -106,7 +107,7 @@ class SegmentFile:
                 and end - position - at < HEADER_BYTES
                 and at < end - position
             ):
-                why = f"a batch is incomplete after {end - position - at} bytes"
+                why = f"a batch is incomplete after {plural(end - position - at, 'byte')}"
             if not why and size < wanted:
                 why = "the file was truncated"
             if batches:

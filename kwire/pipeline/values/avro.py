@@ -44,6 +44,7 @@ from kwire.pipeline.values.columns import (
     Time,
 )
 from kwire.pipeline.values.registry import Registry
+from kwire.wire.plural import plural
 
 MAGIC: Final = 0
 HEAD_BYTES: Final = 5
@@ -80,7 +81,7 @@ class AvroReader:
     def read(self, value: bytes) -> Any:
         """Decode a value without applying logical types. Raises DecodeError or RegistryError."""
         if len(value) < HEAD_BYTES:
-            raise DecodeError(f"{len(value)} bytes are too few for a schema id")
+            raise DecodeError(f"{plural(len(value), 'byte')}: too few for a schema id")
         if value[0] != MAGIC:
             raise DecodeError(f"the first byte is {value[0]}, not {MAGIC}")
         stored, convert = self._schemas(int.from_bytes(value[1:HEAD_BYTES], "big"))
@@ -95,7 +96,7 @@ class AvroReader:
             raise DecodeError(f"the value does not match its schema: {_short(error)}") from None
         left_bytes = len(value) - stream.tell()
         if left_bytes:
-            raise DecodeError(f"{left_bytes} bytes follow the record")
+            raise DecodeError(f"{plural(left_bytes, 'byte')} after the record")
         return found if convert is None else convert(found)
 
     def _schemas(self, schema_id: int) -> tuple[Any, Convert | None]:

@@ -38,4 +38,6 @@ class SimulatedBroker:
 
     @property
     def _node(self) -> ClusterNode:
+        if not self._environment.nodes:
+            raise RuntimeError("the cluster is not running: call start(), or use it in a with statement")
         return self._environment.nodes[self.node_id]

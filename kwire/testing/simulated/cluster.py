@@ -20,7 +20,17 @@ from contextlib import ExitStack, suppress
 from itertools import count, cycle
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from kwire.client.errors import UnknownPartition
 from kwire.host.host import PeerUnreachable
+from kwire.testing.arguments import (
+    check_configs,
+    check_delay,
+    check_number,
+    check_seconds,
+    check_size,
+    check_text,
+)
+from kwire.testing.lookup_table import LookupTable
 from kwire.testing.results import Record, TopicPartition
 from kwire.testing.simulated.broker import SimulatedBroker
 from kwire.testing.simulated.client_guard import SUPPORTED_CLIENTS, ClientGuard, UnsupportedClient
@@ -35,6 +45,7 @@ from kwire.testing.simulated.violation import Violation
 from kwire.testing.simulated.virtual_loop import ProgramKilled, VirtualLoop
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -71,8 +82,8 @@ class SimulatedCluster:
 
         With `faults`, the seed determines random faults of the network and of the brokers.
         """
-        if size < 1:
-            raise ValueError(f"size={size}: a cluster needs at least one broker")
+        check_size(size)
+        check_configs(config)
         self.seed = seed
         self._injects_faults = faults
         replicas = min(size, MAX_REPLICAS)
@@ -97,7 +108,9 @@ class SimulatedCluster:
         self._environment = SimulatedEnvironment(
             self._rng("world"), spec, RELIABLE_NETWORK, {}, self._new_oracle
         )
-        self.brokers = {node_id: SimulatedBroker(self._environment, node_id) for node_id in roles}
+        self.brokers = LookupTable(
+            {node_id: SimulatedBroker(self._environment, node_id) for node_id in roles}
+        ).named("broker")
         """All brokers by id, from 1 on, including crashed ones."""
         self._injector: FaultInjector | None = None
         self._was_connected_to = False
@@ -139,6 +152,8 @@ class SimulatedCluster:
     def start(self) -> None:
         """Start all brokers, wait until they serve requests, and begin to inject faults."""
         environment = self._environment
+        if environment.nodes:
+            raise RuntimeError("a simulated cluster can be started once: create another SimulatedCluster")
         self._exit_stack.enter_context(collect_node_errors(environment.node_errors))
         environment.start()
         environment.wait_for_brokers()
@@ -149,6 +164,13 @@ class SimulatedCluster:
             environment.network.faults = random_network_faults(rng)
             self._injector = FaultInjector(environment, rng)
             self._schedule_fault(self._injector, rng)
+
+    @property
+    def _running(self) -> SimulatedEnvironment:
+        """The environment. Raises RuntimeError if it has not been started."""
+        if not self._environment.nodes:
+            raise RuntimeError("the cluster is not running: call start(), or use it in a with statement")
+        return self._environment
 
     def stop(self) -> None:
         """Restore the logging and the Kafka clients that `start` changed. The brokers are not shut down."""
@@ -179,7 +201,9 @@ class SimulatedCluster:
         result is None, unless the program ended before. Raises Violation if an invariant does not hold, and
         UnsupportedClient if a client cannot be used in a simulation, such as kafka-python.
         """
-        environment = self._environment
+        check_seconds("timeout_s", timeout_s)
+        check_seconds("kill_after_s", 0 if kill_after_s is None else kill_after_s)
+        environment = self._running
         lasts_s = timeout_s if kill_after_s is None else kill_after_s
 
         loop = VirtualLoop(
@@ -207,9 +231,8 @@ class SimulatedCluster:
 
     def advance(self, delay_ms: int) -> None:
         """Advance the clock while no program runs."""
-        if delay_ms < 0:
-            raise ValueError(f"delay_ms={delay_ms}: pass 0 or more, because time cannot go back")
-        self._environment.advance(delay_ms)
+        check_delay(delay_ms)
+        self._running.advance(delay_ms)
 
     @property
     def now_s(self) -> float:
@@ -219,11 +242,12 @@ class SimulatedCluster:
     # --- faults, also while a program runs
 
     def isolate(self, broker_id: int) -> None:
-        """Cut the network between a broker and all others, clients included, until `heal`."""
-        if broker_id not in self.brokers:
-            known = ", ".join(map(str, self.brokers))
-            raise KeyError(f"there is no broker {broker_id}: use one of {known}")
-        self._environment.network.isolate(self._environment.nodes[broker_id].host.name)
+        """Cut the network between a broker and all others, clients included, until `heal`.
+
+        Raises LookupError for an unknown id.
+        """
+        node_id = self.brokers[broker_id].node_id
+        self._running.network.isolate(self._running.nodes[node_id].host.name)
 
     def heal(self) -> None:
         """Restore all links, including links that injected faults have cut."""
@@ -234,7 +258,7 @@ class SimulatedCluster:
 
         Raises Violation if that takes longer than `MAX_CONVERGENCE_MS`.
         """
-        environment = self._environment
+        environment = self._running
         if self._injector is None:
             self._injector = FaultInjector(environment, self._rng("trouble"))
         if not self._injector.is_stopped:
@@ -269,7 +293,10 @@ class SimulatedCluster:
 
         Raises ApiError if a broker returns an error, and Violation after a timeout.
         """
-        environment = self._environment
+        check_text("name", name)
+        check_number("partitions", partitions)
+        check_configs(config)
+        environment = self._running
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -304,6 +331,7 @@ class SimulatedCluster:
 
     def new_name(self, prefix: str) -> str:
         """Return a unique name for a topic, a group or a transactional producer, the same in each run."""
+        check_text("prefix", prefix)
         return f"{prefix}-{next(self._numbers)}"
 
     def _send_to_any_broker(self, version: int, request: Any) -> Any:
@@ -327,19 +355,30 @@ class SimulatedCluster:
 
     def leader(self, topic: str, partition: int = 0) -> SimulatedBroker:
         """Return the leader of a partition. Raises LookupError if there is no partition or no leader."""
-        found = self._environment.invariants.partition(TopicPartition(topic, partition))
-        if found is None or found.leader < 0:
-            raise LookupError(f"there is no leader of {topic}-{partition}")
+        check_text("topic", topic)
+        check_number("partition", partition)
+        invariants = self._running.invariants
+        known = LookupTable(invariants.image.topics).named("topic")[topic]
+        found = invariants.partition(TopicPartition(topic, partition))
+        if found is None:
+            raise UnknownPartition(topic, partition, len(known.partitions))
+        if found.leader < 0:
+            raise LookupError(f"{topic}-{partition} has no leader at the moment")
         return self.brokers[found.leader]
 
     def records(self, topic: str) -> list[Record]:
         """Return all committed records of a topic, without those of open or aborted transactions."""
+        check_text("topic", topic)
         return self._oracle.records(topic)
 
     def report(self) -> str:
         """Return the seed and the end of the transcript as text."""
         lines = self._environment.transcript
-        more = [f"({len(lines) - MAX_LINES_SHOWN} earlier lines)"] if len(lines) > MAX_LINES_SHOWN else []
+        more = (
+            [f"({plural(len(lines) - MAX_LINES_SHOWN, 'earlier line')})"]
+            if len(lines) > MAX_LINES_SHOWN
+            else []
+        )
         last = [] if self._was_connected_to else [NO_CONNECTION_HINT]
         return "\n".join(
             [f"kwire simulation with seed {self.seed}:", *more, *lines[-MAX_LINES_SHOWN:], *last]

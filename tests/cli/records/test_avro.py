@@ -91,7 +91,7 @@ def test_schema_is_found_by_its_fingerprint(tmp_path: Path) -> None:
         (b"\0\0\0\0\x06x", "the registry has no schema 6"),
         (b"\0\0\0\0\x08x", "not Avro, but PROTOBUF"),
         (b"\0\0\0\0\x09x", "is not a valid schema"),
-        (BY_ID + b"x", "1 bytes follow the value"),
+        (BY_ID + b"x", "1 byte after the value"),
         (BY_ID[:-1], "does not match its schema"),
     ],
 )

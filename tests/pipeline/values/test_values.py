@@ -275,12 +275,12 @@ class TestAvro:
         broken_id = register(registry, "b", '{"type": "rec"}')
         values = [
             (good, None),
-            (b"", "0 bytes are too few for a schema id"),
+            (b"", "0 bytes: too few for a schema id"),
             (b"\x00\x00\x00", "3 bytes are too few"),
             (b"\x07" + good[1:], "the first byte is 7, not 0"),
             (b"\x00\x00\x0f\x42\x40" + good[5:], "schema id 1000000 is not in the registry"),
             (good[:-1], "the value ends within its record"),
-            (good + b"more", "4 bytes follow the record"),
+            (good + b"more", "4 bytes after the record"),
             (good[:5] + b"\x04\xff\xff\x02", "the value does not match its schema"),
             (other, "the reader's schema does not fit the writer's: "),
             (wrong, "the reader's schema does not fit the writer's: n: string is not long"),

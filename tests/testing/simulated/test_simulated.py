@@ -167,7 +167,7 @@ def test_crashed_broker_refuses_connections_until_it_restarts() -> None:
             cluster.run(request_metadata("n1", 9092), timeout_s=10)
         cluster.heal()
         cluster.run(request_metadata("n1", 9092), timeout_s=10)
-        with pytest.raises(KeyError, match="no broker 4: use one of 1, 2, 3"):
+        with pytest.raises(LookupError, match="no broker 4: use one of 1, 2, 3"):
             cluster.isolate(4)
         with pytest.raises(ValueError, match="time cannot go back"):
             cluster.advance(-1)
@@ -182,7 +182,7 @@ def test_program_continues_after_its_leader_crashes() -> None:
 
     with SimulatedCluster(3, faults=False) as cluster:
         history = History(lambda: cluster.now_s)
-        with pytest.raises(LookupError, match="there is no leader of orders-0"):
+        with pytest.raises(LookupError, match="there is no topic 'orders': there are none"):
             cluster.leader("orders")
         cluster.create_topic("orders")
         leader = cluster.leader("orders")
