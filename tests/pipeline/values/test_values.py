@@ -276,7 +276,7 @@ class TestAvro:
         values = [
             (good, None),
             (b"", "0 bytes: too few for a schema id"),
-            (b"\x00\x00\x00", "3 bytes are too few"),
+            (b"\x00\x00\x00", "3 bytes: too few"),
             (b"\x07" + good[1:], "the first byte is 7, not 0"),
             (b"\x00\x00\x0f\x42\x40" + good[5:], "schema id 1000000 is not in the registry"),
             (good[:-1], "the value ends within its record"),
