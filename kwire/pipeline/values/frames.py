@@ -24,6 +24,7 @@ from kwire.pipeline.archive.manifest import Archive, ArchiveError
 from kwire.pipeline.archive.reading import escape_glob
 from kwire.pipeline.config import ConfigError
 from kwire.pipeline.values.avro import column_of
+from kwire.pipeline.values.avro_members import moved_members
 from kwire.pipeline.values.avro_schema import AvroSchema
 from kwire.pipeline.values.columns import DecodeError
 from kwire.pipeline.values.decoder import AVRO, DATA, DATA_ERROR, JSON, Plan, with_data
@@ -146,16 +147,26 @@ def record_type(archive: Path, plan: Plan, type_: DataType) -> None:
     earlier = [earlier_type for earlier_type in _all_recorded_types(archive) if earlier_type != type_json]
     if earlier and not Archive(archive).files():
         earlier = []
-    for earlier_type in earlier:
-        for why in incompatible_fields(earlier_type, type_json, DATA):
-            raise ConfigError(
-                f"{archive} has values of a schema that could not be read any more: {why}; "
-                f"set values.schema to a compatible one, or archive to another directory"
-            )
+    faults = [why for one in earlier for why in incompatible_fields(one, type_json, DATA)]
+    if earlier and plan.format == AVRO:
+        faults += _moved_members(archive, plan)
+    if faults:
+        raise ConfigError(
+            f"{archive} has values of a schema that could not be read any more: {faults[0]}; "
+            f"set values.schema to a compatible one, or archive to another directory"
+        )
     content = {"format": plan.format, "type": type_json, "reader": list(plan.reader), "earlier": earlier}
     temporary = archive / f".{NOTE}.{os.getpid()}.tmp"
     temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
     temporary.rename(archive / NOTE)
+
+
+def _moved_members(archive: Path, plan: Plan) -> list[str]:
+    """Describe the unions whose members differ from those of the last recorded schema."""
+    texts = json.loads((archive / NOTE).read_text(encoding="utf-8")).get("reader")
+    if not texts:
+        return []
+    return list(moved_members(AvroSchema(texts).type, AvroSchema(plan.reader).type, DATA))
 
 
 def _type_json(type_: DataType) -> Any:
