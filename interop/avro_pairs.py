@@ -175,7 +175,11 @@ class Pairs:
         if not self._chance(change):
             return found
         more = [self._schema(1, True) for _ in range(self._random.randint(0, 3))]
-        return self._union(self._shuffled([*self._siblings(found), found, {"type": "null"}, *more]))
+        siblings = self._siblings(found)
+        if siblings and self._chance(0.5) and _may_move(found):
+            # No branch has the full name of the writer's record.
+            return self._union(self._shuffled([*siblings, *self._sibling(found), {"type": "null"}, *more]))
+        return self._union(self._shuffled([*siblings, found, {"type": "null"}, *more]))
 
     def _siblings(self, schema: Schema) -> list[Schema]:
         """Return a type with the same name in another namespace, or nothing."""
@@ -183,6 +187,9 @@ class Pairs:
             return []
         if schema["type"] != "record" and schema["name"].startswith(MOVED) and "aliases" not in schema:
             return []  # Only one branch may have the name of a type whose namespace changes.
+        return self._sibling(schema)
+
+    def _sibling(self, schema: Schema) -> list[Schema]:
         name = f"other{self._number}.{schema['name'].rpartition('.')[2]}"
         self._number += 1
         return [{key: value for key, value in schema.items() if key != "aliases"} | {"name": name}]
@@ -265,6 +272,15 @@ class Pairs:
         if kind == "enum":
             return self._random.choice(schema["symbols"])
         return "\u0001" * schema["size"] if kind == "fixed" else simple[kind]
+
+
+def _may_move(schema: Schema) -> bool:
+    """Return whether a type is a record that Avro's Java library reads from a record in another namespace."""
+    return (
+        schema["type"] == "record"
+        and "aliases" not in schema
+        and not any("aliases" in field for field in schema["fields"])
+    )
 
 
 def _with_unit(schema: Schema, kind: str, unit: dict[str, Any], done: dict[int, Schema]) -> Schema:

@@ -40,6 +40,8 @@ import org.apache.avro.util.Utf8;
 public final class AvroValues {
     private static final ObjectMapper MAPPER = new ObjectMapper();
     private static final HexFormat HEX = HexFormat.of();
+    /** A number that becomes another float if it becomes a double first. */
+    private static final long HALFWAY = (1L << 60) + (1L << 36) + 1;
     private static final String[] TEXTS = {"", "A", "S0", "S1", "text", "\u00e4\u20ac", "\ud83d\ude00", "7", "null"};
 
     private AvroValues() {
@@ -183,6 +185,9 @@ public final class AvroValues {
             case LONG:
                 // A time in milliseconds must fit a column in microseconds.
                 boolean isMillis = schema.getLogicalType() != null && schema.getLogicalType().getName().endsWith("-millis");
+                if (!isMillis && random.nextInt(8) == 0) {
+                    return HALFWAY;
+                }
                 return randomLong(isMillis ? 50 : 64, random);
             case FLOAT:
                 return random.nextBoolean() ? Float.intBitsToFloat(random.nextInt()) : random.nextFloat();
