@@ -236,10 +236,10 @@ async def test_newest_messages_behind_compacted_gaps_are_shown(compacting: Broke
         page = await console.page(f"/topics/gaps/0?before={left[3]}")
         assert [f"kept {number}" in page for number in range(3)] == [True] * 3
         for part, offset in enumerate(kept):
-            found = await console.page(f"/topics/gaps/key?key=kept-{part}")
-            assert f"0 {offset:,} " in found
-            assert f"kept {part}" in found
-            assert "Searched the only partition." in found
+            shown = await console.page(f"/topics/gaps/key?key=kept-{part}")
+            assert f"0 {offset:,} " in shown
+            assert f"kept {part}" in shown
+            assert "Searched the only partition." in shown
         newest = await console.source("/topics/gaps/0")
         offsets = re.findall(r'href="/console/topics/gaps/0/(\d+)"', newest)
         assert [int(offset) for offset in offsets] == left[-50:]

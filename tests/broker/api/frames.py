@@ -52,7 +52,10 @@ SERVED_VERSIONS = [
     for key, served in SUPPORTED_APIS.items()
     for version in range(served.min_accepted, served.max_version + 1)
 ]
-BROKER_APIS = apis_for(ListenerRole.BROKER).keys()
+BROKER_APIS = {
+    key for key, supported in apis_for(ListenerRole.BROKER).items() if not supported.needs_client_metrics
+}
+"""The APIs that a broker without client metrics subscriptions advertises."""
 
 
 class ValidFrame(NamedTuple):
