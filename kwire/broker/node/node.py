@@ -271,6 +271,10 @@ class Node(NodeBase):
             self._telemetry.disconnected(channel.id)
 
     @property
+    def has_client_metrics_subscriptions(self) -> bool:
+        return self.telemetry.instances.has_subscriptions
+
+    @property
     def telemetry(self) -> ClientTelemetry:
         """The client metrics. The object is created, and its module imported, on first use."""
         if self._telemetry is None:

@@ -88,7 +88,7 @@ def _has_client_metrics(node: NodeRole) -> bool:
     If a broker advertises the telemetry APIs, each librdkafka client logs its new client instance id. Without
     a subscription, the requests have no other effect.
     """
-    return node.has_telemetry_receiver and node.telemetry.instances.has_subscriptions
+    return node.has_telemetry_receiver and node.has_client_metrics_subscriptions
 
 
 def complete_unsupported(context: RequestContext) -> None:

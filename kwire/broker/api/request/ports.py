@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from logging import Logger
 
-    from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.config import BrokerConfig
     from kwire.broker.controller.port import ControllerPort
     from kwire.broker.metadata.image import MetadataImage
@@ -302,8 +301,8 @@ class BrokerRole(ClusterView, BrokerPartitions, Protocol):
         """Whether this node exports pushed client metrics, for which it needs an HTTP port."""
 
     @property
-    def telemetry(self) -> ClientTelemetry:
-        """The client instances, and the client metrics subscriptions."""
+    def has_client_metrics_subscriptions(self) -> bool:
+        """Whether there is a valid client metrics subscription."""
 
     def endpoints(self, node_ids: Iterable[int], listener: str) -> list[Endpoint]:
         """Return the endpoints of the brokers on a listener. Brokers without that listener are omitted."""
