@@ -26,6 +26,7 @@ from kwire.broker.api.records.fetch_sessions import (
     size_of,
 )
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.replication.broker_topic_metrics import EXPECTED_FETCH_ERRORS
 from kwire.host.host import Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
@@ -38,7 +39,6 @@ from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import BrokerRole
-    from kwire.broker.replication.broker_topic_metrics import EXPECTED_FETCH_ERRORS
 from kwire.broker.replication.partition import Partition
 
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
