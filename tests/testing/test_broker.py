@@ -236,6 +236,7 @@ def test_importing_kwire_testing_does_not_import_the_broker() -> None:
         "kwire.host.system_socket",
         "kwire.host.system_time",
         "kwire.testing",
+        "kwire.testing.arguments",
         "kwire.testing.broker",
         "kwire.testing.broker_thread",
         "kwire.testing.disk_space",
@@ -245,6 +246,7 @@ def test_importing_kwire_testing_does_not_import_the_broker() -> None:
         "kwire.testing.green_threads",
         "kwire.testing.kafka",
         "kwire.testing.kept_modules",
+        "kwire.testing.lookup_table",
         "kwire.testing.one_shot_event",
         "kwire.testing.recorder",
         "kwire.testing.reservations",
@@ -253,6 +255,7 @@ def test_importing_kwire_testing_does_not_import_the_broker() -> None:
         "kwire.wire",
         "kwire.wire.mechanisms",  # only names
         "kwire.wire.named_tuple",
+        "kwire.wire.plural",
     ]
 
 
