@@ -165,7 +165,7 @@ class Unknown:
 def test_argument_that_the_child_process_cannot_import_is_refused(broker: Broker) -> None:
     unknown: Any = Unknown()
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        broker.committed(unknown)
+        broker._call(lambda client: client.committed(unknown))
     assert broker.topics() == []
 
 
