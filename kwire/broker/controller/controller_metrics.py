@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.metadata.image import NO_LEADER
-
 if TYPE_CHECKING:
     from kwire.broker.metadata.delta import MetadataDelta
     from kwire.broker.metadata.image import MetadataImage
@@ -38,13 +36,8 @@ class ControllerMetrics:
 
     def image_changed(self, _image: MetadataImage, delta: MetadataDelta) -> None:
         """Count the elections in a change of the metadata. New partitions have no election."""
-        for change in delta.topic_changes:
-            if change.before is None or change.after is None:
-                continue
-            for before, after in zip(change.before.partitions, change.after.partitions, strict=False):
-                if after is before or after.leader in (NO_LEADER, before.leader):
-                    continue
-                if after.leader in before.elr:
-                    self.elr_elections += 1
-                elif after.leader not in before.isr:
-                    self.unclean_elections += 1
+        for before, after in delta.elections:
+            if after.leader in before.elr:
+                self.elr_elections += 1
+            elif after.leader not in before.isr:
+                self.unclean_elections += 1

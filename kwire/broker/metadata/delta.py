@@ -56,6 +56,8 @@ class MetadataDelta:
         self.changed_configs: set[ConfigResource] = set()
         self.changed_brokers: set[int] = set()
         self.features_changed = False
+        self.elections: list[tuple[PartitionImage, PartitionImage]] = []
+        """For each election of a leader, the partition before and after it. Snapshots have no elections."""
         self._after = _copy(image)
         self._copied: set[str] = set()
         self._open_topics: dict[Uuid, dict[int, PartitionImage]] = {}
@@ -218,7 +220,9 @@ class MetadataDelta:
         before = partitions.get(record.partition_id)
         if before is None:
             raise ValueError(f"change of partition {record.partition_id}, which does not exist: {record!r}")
-        partitions[record.partition_id] = self._shared(merge_change(before, record))
+        after = partitions[record.partition_id] = self._shared(merge_change(before, record))
+        if after.leader not in (before.leader, NO_LEADER):
+            self.elections.append((before, after))
 
     def _remove_topic(self, record: stored.RemoveTopicRecord) -> None:
         topics_by_id = self._own("topics_by_id")

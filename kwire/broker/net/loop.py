@@ -100,6 +100,8 @@ class Loop:
         """Whether the loop may delay the other tasks of its trio run by up to about 40 ms."""
         self.give_back_descriptors: Callable[[], bool] = _nothing_left
         """The function that closes cached files for a new socket, and returns whether any was closed."""
+        self.relieve_workers: Callable[[], object] = _nothing_left
+        """The function that frees a descriptor for a worker that waits for one."""
         self.served = 0
         """The number of descriptors that the last turn handled."""
         self.running = False
@@ -179,7 +181,7 @@ class Loop:
         self._workers.run(work, done)
 
     def run_all_in_workers(self, works: Iterable[Callable[[], None]]) -> None:
-        run_all(works, MAX_WORKERS)
+        run_all(works, MAX_WORKERS, self.relieve_workers)
 
     def retry_soon(self, start: Callable[[], None]) -> None:
         """Call `start` after a short delay, because the process was short of memory or threads."""

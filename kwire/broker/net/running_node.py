@@ -117,6 +117,7 @@ class RunningNode:
         if isinstance(self._disk, RealDisk):
             self._disk.descriptors.on_shortage = shortage_log(loop)
             self._disk.descriptors.call_owner = loop.call_from_thread
+            loop.relieve_workers = self._disk.descriptors.relieve_worker
         self._bound: list[Listener] = []
         try:
             wanted = {

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, Final, TypeVar
+
+DELAY_SECONDS: Final = 0.1
+
+T = TypeVar("T")
 
 
 class Workers:
@@ -84,11 +88,16 @@ def start_thread(target: Callable[[], None]) -> Thread | None:
     return thread
 
 
-def run_all(works: Iterable[Callable[[], None]], max_threads: int) -> None:
+def run_all(
+    works: Iterable[Callable[[], None]],
+    max_threads: int,
+    on_delay: Callable[[], object] = lambda: None,
+) -> None:
     """Run all functions in threads. Return when all have ended, or raise the first exception of a function.
 
     The next function is taken from `works`, in this thread, when a thread is about to become free. At most
     two functions per thread are taken and not done. If the system permits no thread, this thread runs them.
+    While this thread waits, it calls `on_delay` every `DELAY_SECONDS`.
     """
     waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
     free: SimpleQueue[None] = SimpleQueue()
@@ -114,7 +123,7 @@ def run_all(works: Iterable[Callable[[], None]], max_threads: int) -> None:
             work()
             continue
         if running >= 2 * max_threads:
-            free.get()
+            _get(free, on_delay)
         else:
             running += 1
         waiting.put(work)
@@ -122,6 +131,16 @@ def run_all(works: Iterable[Callable[[], None]], max_threads: int) -> None:
     for _ in threads:
         waiting.put(None)
     for thread in threads:
-        thread.join()
+        while thread.is_alive():
+            thread.join(DELAY_SECONDS)
+            on_delay()
     if failures:
         raise failures[0]
+
+
+def _get(queue: SimpleQueue[T], on_delay: Callable[[], object]) -> T:
+    while True:
+        try:
+            return queue.get(timeout=DELAY_SECONDS)
+        except Empty:
+            on_delay()

@@ -16,6 +16,7 @@ QUANTILES: Final = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
 
 
 PREFIX: Final = "kafka_network_requestmetrics"
+ERROR_CODES: Final = frozenset(int(code) for code in ErrorCode)
 
 
 def request_metrics(request_metrics: RequestMetrics, out: Exposition) -> None:
@@ -39,9 +40,9 @@ def request_metrics(request_metrics: RequestMetrics, out: Exposition) -> None:
         ):
             quantiles(f"{PREFIX}_{metric}", count, values, out, request=name)
     for (key, code), count in sorted(request_metrics.errors.items()):
-        out.counter(
-            f"{PREFIX}_errors_total", count, labels(request=api_name(key), error=ErrorCode(code).name)
-        )
+        # A controller of a newer version may have errors that this version does not know.
+        error = ErrorCode(code).name if code in ERROR_CODES else str(code)
+        out.counter(f"{PREFIX}_errors_total", count, labels(request=api_name(key), error=error))
 
 
 def quantiles(

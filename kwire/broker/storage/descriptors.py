@@ -151,6 +151,7 @@ class Descriptors(Generic[F]):
         self._spares: list[int] = []
         self._worker_lock = Lock()
         self._worker_spare: list[int] = []
+        self._is_worker_waiting = False
         self._is_closed = False
         self._refill()
 
@@ -233,12 +234,21 @@ class Descriptors(Generic[F]):
             if self._worker_spare:
                 os.close(self._worker_spare.pop())
             try:
-                return operation()
+                result = operation()
             except OSError as error:
                 if error.errno not in SHORTAGE or self._is_closed:
                     raise
+            else:
+                self._is_worker_waiting = False
+                return result
+            self._is_worker_waiting = True
             self.call_owner(self._cache.give_back)
             sleep(WORKER_RETRY_SECONDS)
+
+    def relieve_worker(self) -> None:
+        """Free a descriptor for a worker that waits for one, while the event loop's thread waits for it."""
+        if self._is_worker_waiting and not self._cache.give_back() and self._spares:
+            os.close(self._spares.pop())
 
     # --- operations that must not stop in the middle: `with descriptors:`
 

@@ -258,7 +258,8 @@ class ClusterDirectory:
             if key in settings:
                 raise UsageError(f"--set {key}: kwire cluster sets this key from the nodes of the cluster")
         try:
-            load(None, {}, settings)
+            accepts = os.environ.get("KWIRE_ACCEPT_UNPROTECTED") == "true"
+            load(None, {}, settings, accept_unprotected=accepts)
         except ConfigError as error:
             raise UsageError(str(error)) from error
         nodes = self.nodes() if self.exists else []

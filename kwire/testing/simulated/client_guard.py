@@ -146,9 +146,13 @@ class ClientGuard:
         try:
             yield
         finally:
-            with self._lock:
+            try:
+                with self._lock:
+                    self._is_interruptible = False
+            finally:
                 self._is_interruptible = False
-            signal.signal(signal.SIGINT, previous)  # calls the current handler first if a signal is pending
+                # This calls the current handler first if a signal is pending.
+                signal.signal(signal.SIGINT, previous)
 
     def _refuse(self, text: str) -> None:
         error = self._error = UnsupportedClient(text)

@@ -2,47 +2,57 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kwire.broker.controller.controller_metrics import ControllerMetrics
-from kwire.broker.metadata.delta import TopicChange
-from kwire.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
-from kwire.wire.primitives import ZERO_UUID
+from kwire.broker.metadata.delta import MetadataDelta
+from kwire.broker.metadata.image import NO_LEADER, MetadataImage
+from kwire.wire.primitives import ZERO_UUID, uuid_from_text
+from kwire.wire.records.metadata import PartitionChangeRecord, PartitionRecord, TopicRecord
 from tests.node_harness import NodeHarness
 
-BEFORE = PartitionImage((1, 2, 3), (1, 2), leader=1)
+TOPIC_ID = uuid_from_text("AAAAAAAAAAAAAAAAAAAAAQ")
+IN_SYNC: Any = {"replicas": [1, 2, 3], "isr": [1, 2], "leader": 1}
+OFFLINE: Any = {"replicas": [1, 2, 3], "isr": [], "leader": NO_LEADER, "eligible_leader_replicas": [2]}
 
 
-def counts(before: PartitionImage | None, after: PartitionImage | None) -> tuple[int, int]:
-    """Return the unclean elections, and the elections of eligible leader replicas."""
-    topics = [None if one is None else TopicImage("t", ZERO_UUID, (one,)) for one in (before, after)]
-    delta: Any = SimpleNamespace(topic_changes=[TopicChange(*topics)])
+def counts(partition: dict[str, Any], *changes: dict[str, Any]) -> tuple[int, int]:
+    """Return the unclean elections, and the elections of eligible leader replicas, in one delta."""
+    created = MetadataDelta(MetadataImage())
+    created.replay(TopicRecord(name="t", topic_id=TOPIC_ID))
+    created.replay(
+        PartitionRecord(partition_id=0, topic_id=TOPIC_ID, directories=[ZERO_UUID] * 3, **partition)
+    )
     metrics = ControllerMetrics()
-    metrics.image_changed(MetadataImage(), delta)
+    image = created.apply(0, 0)
+    metrics.image_changed(image, created)
+    changed = MetadataDelta(image)
+    for change in changes:
+        changed.replay(PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, **change))
+    metrics.image_changed(changed.apply(1, 0), changed)
     return metrics.unclean_elections, metrics.elr_elections
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "expected"),
+    ("partition", "changes", "expected"),
     [
-        (BEFORE, BEFORE._replace(leader=2), (0, 0)),
-        (BEFORE, BEFORE._replace(leader=3, isr=(3,)), (1, 0)),
-        (BEFORE, BEFORE._replace(leader=NO_LEADER), (0, 0)),
-        (BEFORE, BEFORE._replace(isr=(1,)), (0, 0)),
-        (BEFORE._replace(leader=NO_LEADER, isr=(), elr=(2,)), BEFORE._replace(leader=2, isr=(2,)), (0, 1)),
-        (BEFORE._replace(leader=NO_LEADER, isr=(), elr=(2,)), BEFORE._replace(leader=3, isr=(3,)), (1, 0)),
-        (None, BEFORE, (0, 0)),
-        (BEFORE, None, (0, 0)),
+        (IN_SYNC, [{"leader": 2}], (0, 0)),
+        (IN_SYNC, [{"leader": 3, "isr": [3]}], (1, 0)),
+        (IN_SYNC, [{"leader": NO_LEADER}], (0, 0)),
+        (IN_SYNC, [{"isr": [1]}], (0, 0)),
+        (OFFLINE, [{"leader": 2, "isr": [2]}], (0, 1)),
+        (OFFLINE, [{"leader": 3, "isr": [3]}], (1, 0)),
+        (IN_SYNC, [{"isr": [1, 2, 3]}, {"leader": 3}], (0, 0)),
+        (IN_SYNC, [{"leader": 3, "isr": [3]}, {"isr": [1, 3]}, {"leader": 1}], (1, 0)),
     ],
-    ids=["in sync", "unclean", "offline", "ISR", "eligible", "neither", "created", "deleted"],
+    ids=["in sync", "unclean", "offline", "ISR", "eligible", "neither", "joined before", "and back"],
 )
 def test_elections_are_counted_by_the_isr_and_elr_before_them(
-    before: PartitionImage | None, after: PartitionImage | None, expected: tuple[int, int]
+    partition: dict[str, Any], changes: list[dict[str, Any]], expected: tuple[int, int]
 ) -> None:
-    assert counts(before, after) == expected
+    assert counts(partition, *changes) == expected
 
 
 def test_the_active_controller_counts_its_commands() -> None:

@@ -82,6 +82,14 @@ def test_work_waits_until_a_thread_can_be_started(monkeypatch: pytest.MonkeyPatc
     workers.close()
 
 
+def test_run_all_calls_a_function_while_it_waits() -> None:
+    """A worker may wait for a descriptor that only this thread can free."""
+    freed = threading.Event()
+    done: list[bool] = []
+    run_all([lambda: done.append(freed.wait(SECONDS))] * 20, 2, freed.set)
+    assert done == [True] * 20
+
+
 def test_run_all_without_functions_starts_no_thread() -> None:
     before = threading.active_count()
     run_all(iter(()), 4)

@@ -19,7 +19,6 @@ from kwire.broker.api.request.context import DELAYED, Channel, Delayed, RequestC
 from kwire.broker.api.request.repeated_request import MAX_REPEATED_BYTES, RepeatedRequest
 from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, Steps, complete_in_slices
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, SupportedApi, apis_for
-from kwire.broker.api.request.undecided_fetch import UndecidedFetch
 from kwire.broker.api.request.unexpected_error import unexpected_error
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, WireError
@@ -58,8 +57,11 @@ class Dispatcher:
         of earlier ones. kwire has two exceptions. Behind delayed Fetches, a Fetch is queued, and any other
         request completes them, possibly in several turns of the event loop. A Produce need not wait if all
         pending requests are Produces, because these are appended in order and no request reads in between.
+        Behind a large Fetch, every request waits until the Fetch has read.
         """
         slots, fetches = channel.slots, channel.fetches
+        if fetches.is_slicing:
+            return True
         if not slots or (fetches.complete is not None and not fetches.queued):
             return False
         if fetches.queued:
@@ -112,7 +114,7 @@ class Dispatcher:
         if handler is None:
             # The first request of an API imports its modules. A process may have no descriptor for that.
             with self._node.quorum.log.disk.lent():
-                assert API_VERSIONS[header.api_key].request_class
+                _ = API_VERSIONS[header.api_key].request_class
                 handler = handlers[header.api_key] = self._handler(header.api_key, role)
         is_large = len(frame) > LARGE_REQUEST_BYTES and header.api_key != _PRODUCE
         request: Any = None if is_large else decode_request(header, frame, position)
@@ -156,22 +158,21 @@ class Dispatcher:
     def _start_large(
         self, handler: Handler, context: RequestContext, frame: memoryview, position: int, may_wait: bool
     ) -> None:
-        """Decode a large request in slices, and handle it. A Fetch keeps its place in the queue meanwhile."""
-        undecided: UndecidedFetch | None = None
-        if may_wait and context.header.api_key == _FETCH:
-            undecided = UndecidedFetch(context.channel.fetches)
+        """Decode a large request in slices, and handle it."""
+        fetches = context.channel.fetches if context.header.api_key == _FETCH else None
+        if fetches is not None:
+            fetches.begin_slices()
 
         def steps() -> Steps:
             try:
                 request = yield from decode_request_in_slices(context.header, frame, position)
                 context.request = request
-                may_still_wait = undecided.may_wait if undecided is not None else may_wait
-                if context.header.api_key == _FETCH and (not may_still_wait or self._node.stopping):
+                if fetches is not None and (not may_wait or self._node.stopping):
                     request.max_wait_ms = min(request.max_wait_ms, 0)
                 return handler(self._node, context, request)
             finally:
-                if undecided is not None:
-                    undecided.end()
+                if fetches is not None:
+                    fetches.end_slices()
 
         complete_in_slices(self._node.host, context, steps())
 

@@ -37,7 +37,6 @@ from kwire.broker.api.records.preferred_read_replica import preferred_read_repli
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.api.request.ports import BrokerRole
 from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, Steps, complete_in_slices, slices_of
-from kwire.broker.api.request.undecided_fetch import UndecidedFetch
 from kwire.broker.replication.broker_topic_metrics import EXPECTED_FETCH_ERRORS
 from kwire.broker.replication.roles import LEADER, Role
 from kwire.broker.storage.file_region import FileRegion
@@ -113,14 +112,14 @@ def _start_large(
     node: FetchBroker, context: RequestContext, request: FetchRequest, session: FetchContext | None = None
 ) -> None:
     """Handle a Fetch of many partitions in slices. `session` is its session, if it is already known."""
-    undecided = UndecidedFetch(context.channel.fetches) if request.max_wait_ms > 0 else None
+    fetches = context.channel.fetches
+    fetches.begin_slices()
 
     def steps() -> Steps:
         try:
-            return (yield from _handle_large(node, context, request, session, undecided))
+            return (yield from _handle_large(node, context, request, session))
         finally:
-            if undecided is not None:
-                undecided.end()
+            fetches.end_slices()
 
     complete_in_slices(node.host, context, steps())
 
@@ -130,14 +129,13 @@ def _handle_large(
     context: RequestContext,
     request: FetchRequest,
     session: FetchContext | None,
-    undecided: UndecidedFetch | None,
 ) -> Steps:
     if session is None:
-        version, name_of = context.api_version, node.image.name_of
-        targets = yield from targets_in_slices(request, version, name_of)
+        version = context.api_version
+        targets = yield from targets_in_slices(request, version, node.image.name_of)
         try:
             session = node.fetch_sessions.context(
-                request, version, name_of, node.host.monotonic_ms(), targets
+                request, version, node.image.name_of, node.host.monotonic_ms(), targets
             )
         except ApiError as error:
             return FetchResponse(error_code=error.code)
@@ -149,8 +147,7 @@ def _handle_large(
         fetch.resolve(some)
         yield
     fetched, enough = fetch.read()
-    may_wait = undecided is not None and undecided.may_wait and not node.stopping
-    if enough or not may_wait or fetch.is_satisfied():
+    if enough or request.max_wait_ms <= 0 or node.stopping or fetch.is_satisfied():
         return (yield from fetch.response_in_slices(fetched))
     fetch.wait()
     return DELAYED

@@ -19,7 +19,7 @@ SLICE_MS: Final = 2
 
 
 class FetchQueue:
-    __slots__ = ("_host", "_is_ending", "complete", "queued")
+    __slots__ = ("_host", "_is_ending", "_slicing_count", "complete", "queued")
 
     def __init__(self) -> None:
         self.complete: Callable[[], None] | None = None
@@ -27,6 +27,7 @@ class FetchQueue:
         self.queued: list[StartFetch] = []
         """The Fetches behind it, in order."""
         self._host: Host | None = None
+        self._slicing_count = 0
         self._is_ending = False
         """Whether the queued Fetches start without waiting, because another request follows them."""
 
@@ -52,15 +53,33 @@ class FetchQueue:
         self.queued.append(start)
         self._host = host
 
+    @property
+    def is_slicing(self) -> bool:
+        """Whether a large Fetch is being handled in slices. Later requests of the connection wait for it."""
+        return self._slicing_count > 0
+
+    def begin_slices(self) -> None:
+        """Begin to handle a large Fetch. Calls may be nested. Each needs an `end_slices`."""
+        self._slicing_count += 1
+
+    def end_slices(self) -> None:
+        """Start the next Fetch soon, unless this one waits for records."""
+        self._slicing_count -= 1
+        if self._is_ending:
+            assert self._host is not None
+            self._host.call_soon(self._start_some)
+        elif self.complete is None:
+            self._start_next_soon()
+
     def _start_next_soon(self) -> None:
         if self.queued and not self._is_ending:
             assert self._host is not None
             self._host.call_soon(self._start_next)
 
     def _start_next(self) -> None:
-        if self.queued and self.complete is None and not self._is_ending:
+        if self.queued and self.complete is None and not self._is_ending and not self.is_slicing:
             self.queued.pop(0)(True)
-            if self.complete is None:
+            if self.complete is None and not self.is_slicing:
                 self._start_next_soon()
 
     def complete_all(self) -> bool:
@@ -73,22 +92,22 @@ class FetchQueue:
             self.complete()
         if self.queued and not self._is_ending:
             self._start_some()
-        return not self.queued
+        return not self.queued and not self.is_slicing
 
     def _start_some(self) -> None:
         """Start queued Fetches, which may not wait for records, for up to `SLICE_MS`."""
         host = self._host
         assert host is not None
-        self._is_ending = True
         until_ms = host.monotonic_ms() + SLICE_MS
-        while self.queued:
+        self._is_ending = False  # also if a start fails
+        while self.queued and not self.is_slicing:
             self.queued.pop(0)(False)
             if host.monotonic_ms() >= until_ms:
                 break
         if self.queued:
-            host.call_soon(self._start_some)
-        else:
-            self._is_ending = False
+            self._is_ending = True
+            if not self.is_slicing:
+                host.call_soon(self._start_some)
 
     def clear(self) -> None:
         """Forget every Fetch, because the connection sends no more responses."""

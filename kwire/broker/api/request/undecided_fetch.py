@@ -1,8 +1,8 @@
 """The place of a started Fetch in its connection's `FetchQueue`, before it is known whether the Fetch waits.
 
-Some Fetches cannot be answered at once: the broker first syncs a new leader epoch to disk, or handles a large
-request in slices. Meanwhile, later requests of the connection must find the Fetch in the queue. A later Fetch
-waits behind it, and any other request forbids it to wait for records. Decision 0001.
+A controller syncs a new leader epoch to disk before it answers a Fetch. Meanwhile, later requests of the
+connection must find the Fetch in the queue. A later Fetch waits behind it, and any other request forbids it
+to wait for records. Decision 0001.
 """
 
 from __future__ import annotations

@@ -15,6 +15,11 @@ from kwire.broker.api.records.fetch import LARGE_SESSION
 from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES
 from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.errors import ErrorCode
+from kwire.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from kwire.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -184,20 +189,56 @@ def test_request_behind_a_large_request_waits(broker: NodeHarness) -> None:
     assert not broker.node.must_wait(client.channel, frame(METADATA_VERSION, MetadataRequest(topics=[])))
 
 
-@pytest.mark.parametrize("is_waiting", [False, True])
-def test_request_behind_a_large_fetch_ends_its_wait(broker: NodeHarness, *, is_waiting: bool) -> None:
+def test_request_behind_a_large_fetch_ends_its_wait(broker: NodeHarness) -> None:
     """The Fetch waits for records of one partition. It completes when another request follows."""
     client = broker.connect()
     begin(broker, client, FETCH_VERSION, fetch(("a", range(PARTITIONS)), wait_ms=WAIT_MS))
-    if is_waiting:
-        broker.turn()
-        assert client.take_bytes() == b""
+    broker.turn()
+    assert client.take_bytes() == b""
     behind = frame(METADATA_VERSION, MetadataRequest(topics=[]))
     assert not broker.node.must_wait(client.channel, behind)
     broker.node.handle_frame(client.channel, behind)
     broker.turn()
     assert all(context.completed for context in client.channel.slots)
     assert len(client.take_bytes()) > PARTITIONS
+
+
+@pytest.mark.parametrize("wait_ms", [0, WAIT_MS])
+def test_request_behind_a_large_fetch_has_no_effect_before_the_fetch_has_read(
+    broker: NodeHarness, wait_ms: int
+) -> None:
+    for _ in range(5):
+        broker.produce("a", 0)
+    delete = DeleteRecordsRequest(
+        topics=[
+            DeleteRecordsTopic(name="a", partitions=[DeleteRecordsPartition(partition_index=0, offset=5)])
+        ]
+    )
+    client = broker.connect()
+    begin(broker, client, FETCH_VERSION, fetch(("a", range(PARTITIONS)), wait_ms=wait_ms))
+    behind = frame(2, delete)
+    assert broker.node.must_wait(client.channel, behind)
+    while broker.node.must_wait(client.channel, behind):
+        broker.turn()
+    code, records = results(client.receive(FETCH_VERSION, FetchRequest))["a", 0]
+    assert code == ErrorCode.NONE
+    assert b"value" in records
+
+
+def test_queued_large_fetches_of_a_session_are_read_in_order(broker: NodeHarness) -> None:
+    """Another request ends the waits of all of them, and is handled after the last."""
+    client = broker.connect()
+    client.send(FETCH_VERSION, fetch(("a", range(3)), wait_ms=WAIT_MS, epoch=0))
+    for _ in range(2):
+        client.send(FETCH_VERSION, fetch(("a", range(PARTITIONS)), wait_ms=WAIT_MS))
+    assert client.take_bytes() == b""
+    behind = frame(METADATA_VERSION, MetadataRequest(topics=[]))
+    turns = 0
+    while broker.node.must_wait(client.channel, behind):
+        broker.turn()
+        turns += 1
+        assert turns < 1000
+    assert all(context.completed for context in client.channel.slots)
 
 
 def test_large_fetch_waits_for_records(broker: NodeHarness) -> None:
