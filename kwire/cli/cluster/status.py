@@ -108,8 +108,8 @@ class ClusterStatus:
                 yield f"and {more} more"
         for broker_id in self._unexpired:
             yield (
-                f"broker {broker_id} does not run, and counts as alive until its session ends: its "
-                "partitions keep their leader for up to broker.session.timeout.ms"
+                f"broker {broker_id} is not running, but the controller has not fenced it yet: its "
+                "partitions keep their leader until its session times out (broker.session.timeout.ms)"
             )
         yield from map(str, self._faults.values())
 

@@ -113,7 +113,7 @@ def test_status_names_stopped_brokers_whose_session_is_open(nodes: list[ClusterN
         nodes, ClusterMetadata(DescribeClusterResponse(brokers=brokers), MetadataResponse()), None
     )
     assert list(status.lines())[-1] == (
-        "broker 3 does not run, and counts as alive until its session ends: its partitions keep their leader "
-        "for up to broker.session.timeout.ms"
+        "broker 3 is not running, but the controller has not fenced it yet: its partitions keep their leader "
+        "until its session times out (broker.session.timeout.ms)"
     )
     assert json.loads(status.as_json())["stopped_with_open_session"] == [3]
