@@ -159,7 +159,7 @@ class Pairs:
         return self._random.sample(items, len(items)) if self._chance(0.5) else items
 
     def _reader(self, schema: Schema, change: float) -> Schema:
-        """Return what becomes of a type in the reader's schema. `change` is the likelihood of changes."""
+        """Return the reader's type for a writer's type. `change` is the probability of changes."""
         if is_union(schema):
             return self._reader_union(schema, change)
         if schema["type"] in NAMED:

@@ -34,7 +34,7 @@ WIDER = ({"int", "long"}, {"float", "double"})
 
 
 class Undecodable(Exception):
-    """The pipeline must report an error for a value that Java reads."""
+    """A value that Java reads, but for which the pipeline must report an error."""
 
 
 class OneSchema(Registry):

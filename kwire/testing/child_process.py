@@ -60,8 +60,8 @@ main(int(sys.argv[2]), sys.argv[3:])
 """
 """The program of the child process. It uses the same package `kwire` as this process.
 
-It ends if its start was interrupted, so that no process uses it. It closes inherited descriptors: libraries
-of the test may have left their sockets inheritable.
+It ends at once if its start was interrupted, because the test process does not use it then. It closes
+inherited descriptors: libraries of the test may have left their sockets inheritable.
 """
 GREEN_SLEEP_SECONDS = 0.001
 POLL_SECONDS = 0.001

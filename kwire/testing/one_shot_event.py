@@ -10,7 +10,7 @@ class OneShotEvent:
     """An event that is set once. A `wait` that a signal handler interrupts leaves it intact.
 
     Python code acquires the lock of a `threading.Event`. If a signal handler raises an exception there, such
-    as KeyboardInterrupt, the lock stays locked, and `set` blocks for ever.
+    as KeyboardInterrupt, the lock stays locked, and `set` blocks forever.
     """
 
     def __init__(self) -> None:

@@ -3,7 +3,8 @@
 A process ends when it dies during an operation, or when the disk fails an operation, because a broker stops
 if its only log directory fails. The records of this operation were not acknowledged, so they may be lost.
 
-An operation that finds no free file descriptor fails, too, but has no effect on the log. The process goes on.
+An operation that finds no free file descriptor fails, too, but has no effect on the log, and the process
+continues.
 """
 
 from __future__ import annotations

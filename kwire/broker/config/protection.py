@@ -1,4 +1,4 @@
-"""Settings that ask for a protection that kwire lacks. Kafka restricts clients with them, kwire cannot."""
+"""Settings that ask for a protection that kwire lacks. Kafka restricts clients with them; kwire does not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Unprotected(ConfigError):
 
 
 def unprotected_settings(settings: Mapping[str, str]) -> list[str]:
-    """Return the names of the settings that ask for such a protection, sorted. Default values do not."""
+    """Return the names of the settings that ask for such a protection, sorted, except for default values."""
     return sorted(
         name
         for name, value in settings.items()

@@ -160,7 +160,7 @@ class ControllerRuntime:
     def idle(self) -> None:
         """Append a NoOpRecord, so that followers and observers see the high watermark advance. KIP-835."""
         if self._refusal is None:
-            with suppress(ApiError):  # without a free descriptor; the next one follows soon
+            with suppress(ApiError):  # no free descriptor: the next NoOpRecord follows soon
                 self._append([StoredRecord(NoOpRecord())])
 
     def _complete(self, command: _PendingCommand, response: Any) -> None:

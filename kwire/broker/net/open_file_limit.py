@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kwire.broker.net.loop import Loop
 
 SHORTAGE_LOG_MS: Final = 60_000
-"""The time after a log line about a shortage without another one."""
+"""The minimum time between two log lines about a shortage."""
 
 
 def raise_open_file_limit() -> int:

@@ -15,7 +15,7 @@ CHECK_MS: Final = 60_000
 
 
 def watch_open_files(running: RunningNode) -> None:
-    """Log a warning now or later whenever few descriptors are left."""
+    """Check the limit now and once a minute, and log a warning whenever few descriptors are left."""
     loop = running.loop
     was_short = False
 

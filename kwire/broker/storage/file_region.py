@@ -39,7 +39,7 @@ class CopiedRegion(FileRegion):
 
 
 class _NoFile:
-    """The file of a region that needs none."""
+    """The file of a `CopiedRegion`, which needs no file."""
 
     def fileno(self) -> int:
         raise OSError("the region has no file")

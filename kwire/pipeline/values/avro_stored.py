@@ -21,7 +21,7 @@ OPTIONS: Final[dict[str, Any]] = {"return_named_type": True, "return_named_type_
 
 
 def branch_name(position: int) -> str:
-    """Return a name that begins the name of every record for the branch at a position of its union."""
+    """Return the prefix of the names of all records that represent the branch at this position of a union."""
     return f"Branch{position}"
 
 

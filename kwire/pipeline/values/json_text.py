@@ -39,7 +39,7 @@ JSON itself never begins with a zero byte.
 """
 WHOLE: Final = re.compile(r"-?\d+")
 NOT_ZERO: Final = re.compile(r"-?[0.]*[1-9]")
-"""The begin of a number that is not zero."""
+"""The beginning of a number that is not zero."""
 
 
 class JsonReader:

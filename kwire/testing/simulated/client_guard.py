@@ -58,7 +58,7 @@ _HOST = re.compile(r"(?:\w+://)?([^:,/\s]+)(?::\d+)?")
 class UnsupportedClient(BaseException):
     """A client that cannot be used in a simulated cluster.
 
-    This is no Exception, so that a program that retries after every Exception does not retry for ever.
+    This is not a subclass of Exception: a program that retries after every Exception would retry forever.
     """
 
 

@@ -11,7 +11,7 @@ class CreateAclsRequest(Message):
 
 
 class AclCreation(Message):
-    """An ACL to create. The codes are those of Kafka's ResourceType, PatternType and so on; 0 is unknown."""
+    """An ACL to create. Its codes are those of Kafka's enums, such as ResourceType; 0 means unknown."""
 
     resource_type: Int8 = field()
     resource_name: Str = field()

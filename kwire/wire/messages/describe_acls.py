@@ -36,7 +36,7 @@ class DescribeAclsResource(Message):
 
 
 class AclDescription(Message):
-    """Who may, or may not, do what from which host."""
+    """An ACL of a resource: it allows or denies an operation to a principal from a host."""
 
     principal: Str = field()
     host: Str = field()

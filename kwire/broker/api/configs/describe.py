@@ -58,7 +58,7 @@ DESCRIBABLE: Final = {
 }
 FIRST_WITH_TYPES: Final = 1
 RESOURCES_PER_SLICE: Final = 8
-"""A topic that exists has about 40 configurations."""
+"""The number of resources in a slice. Each topic has about 40 configurations."""
 
 
 def describe_configs(

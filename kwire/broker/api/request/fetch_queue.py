@@ -34,7 +34,7 @@ class FetchQueue:
     def begin_wait(self, complete: Callable[[], None]) -> None:
         """Register a Fetch that waits for records.
 
-        `complete` must call `end_wait`. It sends the response now, or without further waiting.
+        `complete` sends the response, at once or without a further wait for records. It must call `end_wait`.
         """
         self.complete = complete
 
@@ -85,8 +85,8 @@ class FetchQueue:
     def complete_all(self) -> bool:
         """Complete every Fetch with the records that are available, because another request follows.
 
-        Return whether all Fetches have started. Otherwise this turn of the event loop has done enough for the
-        connection, and the next turns start the other Fetches.
+        Returns whether all Fetches have started. Otherwise this turn of the event loop has no more time for
+        this connection, and the next turns start the other Fetches.
         """
         if self.complete is not None:
             self.complete()

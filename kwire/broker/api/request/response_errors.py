@@ -1,8 +1,9 @@
 """The error codes in a response, for Kafka's metric ErrorsPerSec.
 
-A response may have error codes at its top and in its items. The places are found once per response class.
-Produce and Fetch responses may have many items, so their handlers count the errors of partitions themselves,
-where an error is rare. For Metadata, only the errors of the response and of topics are counted.
+A response may have error codes at its top level and in its items. The fields with error codes are looked up
+once per response class. Produce and Fetch responses may have many items, few of them with an error, so the
+handlers of Produce and Fetch count the errors of partitions themselves. For Metadata, only the errors of the
+response and of topics are counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Large requests are handled in slices, one slice per turn of the event loop.
+"""The handling of large requests in slices, one slice per turn of the event loop.
 
 A request of 8 MiB can name 280,000 partitions and takes seconds. Apache Kafka handles such a request in one
 of several threads. kwire has one event loop, and serves the other connections between the slices. Requests of
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kwire.host.host import Host
 
 LARGE_REQUEST_BYTES: Final = 32 << 10
+"""The size in bytes above which a request is large."""
 SLICE_PARTITIONS: Final = 256
 """The number of partitions in a slice, which take about 2 ms."""
 

@@ -1,4 +1,4 @@
-"""The response to a request whose handler has raised an exception that is no error of the protocol."""
+"""The response to a request whose handler has raised an exception other than a protocol error."""
 
 from __future__ import annotations
 

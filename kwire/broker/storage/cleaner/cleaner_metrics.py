@@ -1,4 +1,4 @@
-"""Figures about the runs of the log cleaner, as in Kafka's LogCleaner and LogCleanerManager."""
+"""Metrics of the runs of the log cleaner, as in Kafka's LogCleaner and LogCleanerManager."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class CleanerMetrics:
-    """The figures of one broker's log cleaner since it started. Times are monotonic, in ms."""
+    """The metrics of one broker's log cleaner since it started. Times are monotonic, in ms."""
 
     def __init__(self, now_ms: int) -> None:
         self.last_run_ms = now_ms

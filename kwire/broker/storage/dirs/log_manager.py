@@ -580,7 +580,7 @@ class LogManager(BrokerLogs):
         for begin in (Log.begin_partition_metadata_flush, Log.begin_close):
             for log, error in flush_each(logs, begin, run_all):
                 if not complete and (directory.offline or isinstance(error, ResourceShortage)):
-                    continue  # the first failure is that of all other logs of the directory
+                    continue  # one error is enough: the other logs of the directory fail for the same reason
                 complete = False
                 self._logger.error(
                     "Cannot close the log of %s, so log directory %s gets no clean shutdown marker, and "
