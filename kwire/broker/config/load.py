@@ -15,7 +15,13 @@ from kwire.broker.config.broker import SUPPORTED_KEYS, BrokerConfig
 from kwire.broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.properties import environment_settings, parse_properties
-from kwire.broker.config.protection import AUTHORIZER_KEYS, PROTECTION_KEYS, Unprotected, unprotected_settings
+from kwire.broker.config.protection import (
+    AUTHORIZER_KEYS,
+    PROTECTION_KEYS,
+    UNPROTECTED,
+    Unprotected,
+    unprotected_settings,
+)
 from kwire.broker.config.providers import PROVIDERS, resolve_placeholders
 from kwire.broker.config.sasl import JaasFile
 from kwire.host.loggers import NodeLogger, node_name
@@ -103,7 +109,7 @@ def load(
     if properties is None:
         _name_controller_listener(settings, overrides)
     if unprotected := unprotected_settings(settings):
-        fault = f"kwire does not restrict clients as these settings ask: {', '.join(unprotected)}"
+        fault = f"{UNPROTECTED}: {', '.join(unprotected)}"
         if not accept_unprotected:
             raise Unprotected(fault)
         warnings.append(fault)

@@ -25,6 +25,10 @@ AUTHORIZER_KEYS: Final = frozenset({"super.users", "allow.everyone.if.no.acl.fou
 """Keys that only Kafka's authorizer reads. Kafka ignores them without an authorizer."""
 
 
+UNPROTECTED: Final = "kwire does not restrict clients as these settings ask"
+"""The start of the error or warning that lists such settings."""
+
+
 class Unprotected(ConfigError):
     """The configuration asks for a protection that kwire lacks."""
 

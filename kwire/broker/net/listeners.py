@@ -54,7 +54,6 @@ def bind(
     where = f"{host or '*'}:{port}"
     if not 0 <= port <= MAX_PORT:
         raise BindError(f"cannot listen on {where} (listener {name}): ports are from 0 to {MAX_PORT}")
-    option = name if name.startswith("--") else "listeners"
     try:
         if not host:
             host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
@@ -66,8 +65,7 @@ def bind(
     except UnicodeError as error:
         raise BindError(f"cannot listen on {where} (listener {name}): no such host") from error
     except OSError as error:
-        reason = REASONS.get(error.errno or 0, str(error.strerror)).format(option)
-        raise BindError(f"cannot listen on {where} (listener {name}): {reason}") from error
+        raise bind_error(name, where, error) from error
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -78,9 +76,15 @@ def bind(
         sock.bind(address)
     except OSError as error:
         sock.close()
-        reason = REASONS.get(error.errno or 0, str(error.strerror)).format(option)
-        raise BindError(f"cannot listen on {where} (listener {name}): {reason}") from error
+        raise bind_error(name, where, error) from error
     return Listener(name, sock, role)
+
+
+def bind_error(name: str, where: str, error: OSError) -> BindError:
+    """Return the error of a listener that cannot use the address `where`, with what to do about it."""
+    option = name if name.startswith("--") else "listeners"
+    reason = REASONS.get(error.errno or 0, str(error.strerror)).format(option)
+    return BindError(f"cannot listen on {where} (listener {name}): {reason}")
 
 
 def own_host_name() -> str:

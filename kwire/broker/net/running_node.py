@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kwire import __version__
 from kwire.broker.api.request.supported_apis import ListenerRole
-from kwire.broker.config.protection import unprotected_settings
+from kwire.broker.config.protection import UNPROTECTED, unprotected_settings
 from kwire.broker.net.listeners import BindError, Listener, bind, own_host_name
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.loop_events import LoopEvent, Wait
@@ -180,7 +180,7 @@ class RunningNode:
         if names != self._unprotected:
             self._unprotected = names
             if names:
-                fault = f"kwire does not restrict clients as these settings ask: {', '.join(names)}"
+                fault = f"{UNPROTECTED}: {', '.join(names)}"
                 self.loop.logger("kwire.config").warning("%s", fault)
 
     def set_bootstrap(self) -> None:

@@ -17,7 +17,7 @@ from kwire.broker.api.request.request_metrics import RequestMetrics
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.net.connection import Connection
 from kwire.broker.net.connection_quotas import ConnectionQuotas
-from kwire.broker.net.listeners import BindError, Listener, bind
+from kwire.broker.net.listeners import BindError, Listener, bind, bind_error
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.loop_events import LoopEvent, Wait
 from kwire.broker.net.receiver import SCRATCH_BYTES, ServedNode
@@ -107,7 +107,7 @@ class SocketServer:
         try:
             listener.sock.listen(self.settings.listen_backlog)
         except OSError as error:
-            raise BindError(f"cannot listen on {listener.address}: {error.strerror}") from error
+            raise bind_error(listener.name, listener.address, error) from error
         if listener.role is ListenerRole.BROKER:
             self._requested_listeners.setdefault(listener.name, listener)
         self.listeners.append(listener)

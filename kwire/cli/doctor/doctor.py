@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kwire.broker.config import BrokerConfig, ConfigError, ListenerEndpoint, load
-from kwire.broker.config.protection import Unprotected
+from kwire.broker.config.protection import UNPROTECTED, Unprotected
 from kwire.broker.security.settings import listener_security, peer_credentials, requires_authentication
 from kwire.cli.doctor import directories, machine
 from kwire.cli.doctor.finding import OK, PROBLEM, WARNING, Finding, ok, problem, warning
@@ -89,7 +89,9 @@ def _findings(options: Namespace) -> Iterator[Finding]:
         logger.removeHandler(collector)
         logger.propagate = propagated
     for text in collector.texts:
-        yield warning(_CONFIGURATION, text, "correct or remove the key")
+        is_accepted = accepts and UNPROTECTED in text
+        fix = "this is accepted with KWIRE_ACCEPT_UNPROTECTED" if is_accepted else "correct or remove the key"
+        yield warning(_CONFIGURATION, text, fix)
     if config is not None:
         if not collector.texts:
             yield ok(_CONFIGURATION, f"all keys of {options.properties or 'the defaults'} are known")
