@@ -17,7 +17,8 @@ from types import MappingProxyType
 from typing import Final
 
 from kwire.broker.replication.fetch_session_handler import FetchPosition
-from kwire.broker.replication.partition import InternalFailure, Partition
+from kwire.broker.replication.internal_failure import InternalFailure
+from kwire.broker.replication.partition import Partition
 from kwire.broker.storage.disk import ResourceShortage, StorageError
 from kwire.host.host import Host
 from kwire.wire.batch import HEADER_BYTES, NO_LEADER_EPOCH, read_header

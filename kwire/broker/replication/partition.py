@@ -20,6 +20,7 @@ from kwire.broker.replication.delayed_produce import (
     PendingAcknowledgement,
 )
 from kwire.broker.replication.follower_state import FetchSessionPartition, FollowerState
+from kwire.broker.replication.internal_failure import InternalFailure
 from kwire.broker.replication.remote_replicas import LeaderPartitions, PendingIsr, RemoteReplicas
 from kwire.broker.replication.roles import LEADER, Role, RoleChange, role_after
 from kwire.broker.storage.disk import SHORTAGE_RETRY_MS, ResourceShortage, StorageError, failure_in
@@ -30,10 +31,6 @@ from kwire.host.host import Host
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import Uuid
-
-
-class InternalFailure(StorageError):
-    """The failure of a log because of a bug of kwire. The disk has not failed."""
 
 
 class Partition:

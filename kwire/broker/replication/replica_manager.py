@@ -27,8 +27,9 @@ from kwire.broker.metadata.image import (
     TopicImage,
 )
 from kwire.broker.replication.fetcher_ports import FetcherManager, StagedAppends
+from kwire.broker.replication.internal_failure import InternalFailure
 from kwire.broker.replication.log_dirs import AssignmentsManager
-from kwire.broker.replication.partition import InternalFailure, Partition
+from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.remote_replicas import LeaderPartitions
 from kwire.broker.replication.roles import Role
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC

@@ -96,5 +96,5 @@ def _bytes(type_: AvroType, text: str) -> bytes:
     except UnicodeEncodeError:
         raise DecodeError("a character is greater than ff") from None
     if type_.kind == FIXED and len(found) != type_.size:
-        raise DecodeError(f"{len(found)} bytes are not the {type_.size} bytes of {type_}")
+        raise DecodeError(f"the size {len(found)} is not the size {type_.size} of {type_}")
     return found

@@ -106,7 +106,7 @@ class _Resolution:
         if written.kind in NAMED.values() and not self._is_named_like(written, wanted):
             return f"{written} is not {wanted}"
         if written.kind == FIXED and written.size != wanted.size:
-            return f"{written} has {written.size} bytes and not {wanted.size}"
+            return f"{written} has the size {written.size} and not {wanted.size}"
         if written.kind == RECORD:
             names = {field.name for field in written.fields}
             for field in wanted.fields:

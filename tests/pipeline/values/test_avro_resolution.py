@@ -140,7 +140,7 @@ def test_equal_unions_in_another_order_keep_full_names() -> None:
         (record("shop.Refund", ("amount", "int")), PAID, {"amount": 1}, "record shop.Refund is not record"),
         (KNOWN, ["null", "string"], "A", "no branch of the union fits enum Known"),
         (KNOWN, [MOVED_KNOWN, {**KNOWN, "name": "again.Known"}], "A", "no branch of the union fits"),
-        (THREE, {**THREE, "size": 4}, b"abc", "fixed Three has 3 bytes and not 4"),
+        (THREE, {**THREE, "size": 4}, b"abc", "fixed Three has the size 3 and not 4"),
         (KNOWN, {**KNOWN, "symbols": ["B"]}, "A", "enum Known has no symbol A"),
         (["null", "int"], "int", None, "null is not int"),
         ("bytes", "string", b"\xff", "not valid UTF-8"),
