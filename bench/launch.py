@@ -78,10 +78,10 @@ class ClusterUp(Cluster):
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _format(self, *arguments: str) -> list[str]:
-        raise NotImplementedError
+        raise NotImplementedError  # `kwire cluster up` formats the directories
 
     def _serve(self, properties: Path) -> list[str]:
-        raise NotImplementedError
+        raise NotImplementedError  # `kwire cluster up` starts the nodes
 
 
 def measure_combined_launches(samples: Samples) -> None:

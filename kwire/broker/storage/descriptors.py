@@ -157,7 +157,7 @@ class Descriptors(Generic[F]):
 
     @property
     def cached_count(self) -> int:
-        """The number of files in the cache. Those not in use are closed for others if necessary."""
+        """The number of files in the cache. Unused files are closed if other files need their descriptors."""
         return len(self._cache)
 
     def run(self, operation: Callable[[], T]) -> T:

@@ -40,7 +40,7 @@ class LogicalType(NamedTuple):
 
     @property
     def meaning(self) -> str:
-        """What a stored number means. Two types with different meanings cannot be converted."""
+        """The logical type with its unit or scale. A value cannot be converted between different ones."""
         if self.name == "decimal":
             return f"decimal of scale {self.scale}"
         return self.name.removeprefix("local-")
