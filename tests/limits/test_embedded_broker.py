@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kwire.broker.net import workers
+from kwire.broker.net.running_node import RunningNode
+from kwire.broker.storage.disk import ResourceShortage
 from kwire.testing import Broker
 from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.wire.errors import ErrorCode
@@ -29,10 +31,14 @@ def connect(broker: Broker) -> Client:
     return Client((host, int(port)))
 
 
-def assert_all_directories_are_online(broker: Broker) -> None:
+def running_node(broker: Broker) -> RunningNode:
     embedded = broker._embedded
     assert isinstance(embedded, EmbeddedBroker)
-    running = embedded.running
+    return embedded.running
+
+
+def assert_all_directories_are_online(broker: Broker) -> None:
+    running = running_node(broker)
     assert running.broker is not None
     assert not running.broker.log_manager.any_offline
     assert not any(partition.log.failure for partition in running.broker.replica_manager.all())
@@ -129,29 +135,26 @@ class FewWorkerThreads:
         monkeypatch.setattr(workers, "Thread", RefusedThread)
 
 
-def test_request_waits_until_the_system_permits_a_worker_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    system = FewWorkerThreads(monkeypatch, permitted=0)
-    with Broker() as broker, connect(broker) as client, ThreadPoolExecutor(1) as executor:
-        # A worker syncs the metadata records of the topic.
-        created = executor.submit(client.create_topic, 1)
-        for _ in range(5):
-            assert system.refused.acquire(timeout=10)
-        with connect(broker) as other:
-            other.await_acceptance()
-        assert not created.done()
-        system.permitted = 100
-        created.result(10)
-        client.produce_with_retries(0, b"v")
-        assert client.end_offsets(1) == {0: 1}
+def test_broker_without_a_worker_thread_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    FewWorkerThreads(monkeypatch, permitted=0)
+    with pytest.raises(ResourceShortage, match="the system permits no thread for disk I/O"):
+        Broker().start()
 
 
 def test_broker_needs_no_second_worker_thread(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     system = FewWorkerThreads(monkeypatch, permitted=1)
-    with Broker() as broker, connect(broker) as client:
-        client.create_topic(PARTITIONS)
+    is_free = threading.Event()
+    with Broker() as broker, connect(broker) as client, ThreadPoolExecutor(1) as executor:
+        loop = running_node(broker).loop
+        loop.call_from_thread(lambda: loop.run_in_worker(is_free.wait, lambda result: None))
+        # A worker syncs the metadata records of the topic.
+        created = executor.submit(client.create_topic, PARTITIONS)
+        assert system.refused.acquire(timeout=10)
+        assert not created.done()
+        is_free.set()
+        created.result(10)
         for index in range(PARTITIONS):
             client.produce_with_retries(index, b"v")
-    assert system.refused.acquire(blocking=False)
     assert not caplog.records

@@ -177,6 +177,10 @@ class Loop:
         self._soon.append(callback)
         self.wake()
 
+    def start_worker(self) -> None:
+        """Start the first worker thread. Raises ResourceShortage if the system permits none."""
+        self._workers.start_first_thread()
+
     def run_in_worker(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         self._workers.run(work, done)
 

@@ -83,8 +83,8 @@ class RunningNode:
     ) -> None:
         """Bind the listeners, then open and start the node.
 
-        Raises BindError, StorageError or ConfigError, after closing everything. If the node starts, the
-        caller must call `shut_down` and then `close`. To abandon a node, call only `close`.
+        Raises BindError, StorageError, ConfigError or ResourceShortage, after closing everything. If the
+        node starts, the caller must call `shut_down` and then `close`. To abandon a node, call only `close`.
         """
         settings = read_socket_settings(config)
         self.loop = loop = Loop(clock, name=config.node_name, seed=seed)
@@ -122,6 +122,7 @@ class RunningNode:
             loop.relieve_workers = self._disk.descriptors.relieve_worker
         self._bound: list[Listener] = []
         try:
+            loop.start_worker()
             wanted = {
                 ListenerRole.BROKER: config.listener_endpoints(),
                 ListenerRole.CONTROLLER: config.controller_endpoints(),

@@ -37,7 +37,7 @@ async def serve(
     loop may delay the other tasks of this trio run (`Loop.alone`). The background tasks start before the
     block and run until the node has shut down. If a background task fails, the node continues.
 
-    Entering the block raises BindError, StorageError or ConfigError.
+    Entering the block raises BindError, StorageError, ConfigError or ResourceShortage.
     """
     running = RunningNode(config, clock=clock, seed=seed, disk=disk)
     loop = running.loop

@@ -7,6 +7,8 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Final, TypeVar
 
+from kwire.broker.storage.disk import ResourceShortage
+
 DELAY_SECONDS: Final = 0.1
 
 T = TypeVar("T")
@@ -24,8 +26,8 @@ class Workers:
     ) -> None:
         """`deliver` is called once per piece of work, in the worker thread, with `done` and the result.
 
-        `retry` calls a function later, in the thread of the event loop: the system may have no memory for
-        another thread, or no thread id.
+        `retry` calls a function later, in the thread of the event loop, if work has no thread because the
+        system permits none. `start_first_thread` prevents this.
         """
         self._retry = retry
         self._is_retrying = False
@@ -42,6 +44,15 @@ class Workers:
         self._queue.put((work, done))
         if len(self._threads) < min(self.in_progress, self._max_threads):
             self._start_thread()
+
+    def start_first_thread(self) -> None:
+        """Start a thread, so that no later work is without one. Raises ResourceShortage."""
+        thread = start_thread(self._work)
+        if thread is None:
+            raise ResourceShortage(
+                "the system permits no thread for disk I/O (see `ulimit -u`, and pids.max of the cgroup)"
+            )
+        self._threads.append(thread)
 
     def _start_thread(self) -> None:
         thread = start_thread(self._work)
