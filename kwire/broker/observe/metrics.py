@@ -174,6 +174,8 @@ def _groups(node: ObservedBroker, out: Exposition) -> None:
         ("expiration", groups.offset_expirations),
     ):
         out.gauge(f"{prefix}_offset_{name}_count", count)
+    out.gauge(f"{prefix}_group_completed_rebalance_count", groups.rebalances.classic_completed)
+    out.gauge(f"{prefix}_consumer_group_rebalance_count", groups.rebalances.consumer)
 
 
 def _coordinators(node: ObservedBroker, out: Exposition) -> None:

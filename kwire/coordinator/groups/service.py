@@ -15,6 +15,7 @@ from kwire.coordinator.groups.consumer.requests import ClientIdentity, check_req
 from kwire.coordinator.groups.consumer.settings import BrokerSettings, ConsumerDefaults, assignor_names
 from kwire.coordinator.groups.errors import response_error
 from kwire.coordinator.groups.offsets import CommittedOffset, OffsetCommit, OffsetRecord
+from kwire.coordinator.groups.rebalance_counts import RebalanceCounts
 from kwire.coordinator.groups.record_serde import offset_key, stored_records
 from kwire.coordinator.partitioner import partition_of
 from kwire.coordinator.ports import GroupSettings, StatePorts, TopicsView
@@ -84,7 +85,7 @@ class GroupCoordinatorService:
             # Imported late, since the import takes 10% of the first broker start in a test.
             from kwire.coordinator.groups.state_machine import GroupStateMachine
 
-            return GroupStateMachine(config, shard, topics, group_settings)
+            return GroupStateMachine(config, shard, topics, group_settings, self.rebalances)
 
         self._runtime: CoordinatorRuntime[GroupStateMachine] = CoordinatorRuntime(
             CoordinatorType(
@@ -98,6 +99,7 @@ class GroupCoordinatorService:
             host,
             ports,
         )
+        self.rebalances = RebalanceCounts()
         self.offset_commits = self.offset_deletions = self.offset_expirations = 0
         """Offsets that were committed, deleted by OffsetDelete, and expired, since the broker started."""
         self._stopped = False

@@ -21,6 +21,7 @@ from kwire.coordinator.groups.consumer.offset_checks import check_commit, check_
 from kwire.coordinator.groups.consumer.uncommitted_changes import UncommittedChanges
 from kwire.coordinator.groups.migration import MigrationConfig, OnlineMigration
 from kwire.coordinator.groups.offsets import CommittedOffset, OffsetCommit, OffsetRecord, Offsets, tombstone
+from kwire.coordinator.groups.rebalance_counts import RebalanceCounts
 from kwire.coordinator.ports import GroupSettings, TopicsView
 from kwire.coordinator.state_machine import CoordinatorContext, CoordinatorRecord, CoordinatorResult
 from kwire.wire.errors import ApiError, ErrorCode
@@ -56,13 +57,18 @@ class GroupStateMachine:
     """All groups whose ids hash to one partition of `__consumer_offsets`."""
 
     def __init__(
-        self, config: GroupConfig, context: CoordinatorContext, topics: TopicsView, settings: GroupSettings
+        self,
+        config: GroupConfig,
+        context: CoordinatorContext,
+        topics: TopicsView,
+        settings: GroupSettings,
+        rebalances: RebalanceCounts,
     ) -> None:
         self._config = config
         self._context = context
         self._logger = context.logger("kwire.groups")
         self._topics = topics
-        self.classic = ClassicGroups(config, context)
+        self.classic = ClassicGroups(config, context, rebalances)
         self.consumer = ConsumerGroups(
             config,
             context,
@@ -70,6 +76,7 @@ class GroupStateMachine:
             settings,
             self.classic,
             lambda consumer: OnlineMigration(config, context, topics, self.classic, consumer),
+            rebalances,
         )
         self.offsets = Offsets()
         self._uncommitted = UncommittedChanges()

@@ -126,6 +126,13 @@ def test_classic_group_is_upgraded_and_downgraded(mixed_group: tuple[Script, Cla
     assert classic.heartbeat() == NONE
 
 
+def test_upgrade_is_counted_as_a_rebalance_of_a_consumer_group(
+    mixed_group: tuple[Script, ClassicMember],
+) -> None:
+    rebalances = mixed_group[0].harness.service.rebalances
+    assert (rebalances.classic_completed, rebalances.consumer) == (1, 1)
+
+
 def test_restart_of_the_coordinator_keeps_the_mixed_group(mixed_group: tuple[Script, ClassicMember]) -> None:
     script, classic = mixed_group
     script.harness.restart()

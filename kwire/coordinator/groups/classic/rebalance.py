@@ -17,6 +17,7 @@ from kwire.coordinator.groups.classic.group import ClassicGroupState as State
 from kwire.coordinator.groups.classic.member import ClassicGroupMember, JoinDone, SyncDone
 from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
 from kwire.coordinator.groups.errors import response_error
+from kwire.coordinator.groups.rebalance_counts import RebalanceCounts
 from kwire.coordinator.state_machine import (
     EMPTY_RESULT,
     CoordinatorContext,
@@ -44,9 +45,12 @@ class ClassicConfig(Protocol):
 class ClassicGroups:
     """The classic groups of one partition of `__consumer_offsets`."""
 
-    def __init__(self, config: ClassicConfig, context: CoordinatorContext) -> None:
+    def __init__(
+        self, config: ClassicConfig, context: CoordinatorContext, rebalances: RebalanceCounts
+    ) -> None:
         self._config = config
         self._context = context
+        self._rebalances = rebalances
         self._logger = context.logger("kwire.groups")
         self.groups: dict[str, ClassicGroup] = {}
 
@@ -476,6 +480,7 @@ class ClassicGroups:
                     member.assignment = assignments.get(member.id, b"")
                 self._complete_syncs(group, ErrorCode.NONE)
                 group.transition_to(State.STABLE, self._context.now_ms())
+                self._rebalances.classic_completed += 1
                 return
             for member in group.members.values():
                 member.assignment = b""

@@ -38,6 +38,7 @@ from kwire.coordinator.groups.consumer.settings import assignor_names
 from kwire.coordinator.groups.consumer.subscriptions import Subscriptions
 from kwire.coordinator.groups.consumer.target_assignment import build_target_assignment
 from kwire.coordinator.groups.consumer.timers import MemberTimers
+from kwire.coordinator.groups.rebalance_counts import RebalanceCounts
 from kwire.coordinator.ports import GroupSettings, TopicsView
 from kwire.coordinator.state_machine import (
     EMPTY_RESULT,
@@ -79,9 +80,10 @@ class ConsumerGroups:
         settings: GroupSettings,
         classic: ClassicGroups,
         migration: Callable[[ConsumerGroups], Migration],
+        rebalances: RebalanceCounts,
     ) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
-        self.subscriptions = Subscriptions(config, context, topics, self.groups)
+        self.subscriptions = Subscriptions(config, context, topics, self.groups, rebalances)
         self._config = config
         self._context = context
         self._logger = context.logger("kwire.groups")

@@ -19,6 +19,7 @@ from kwire.coordinator.groups.consumer.group import (
 )
 from kwire.coordinator.groups.consumer.member import ConsumerGroupMember
 from kwire.coordinator.groups.consumer.topic_hash import group_hash, topic_hash
+from kwire.coordinator.groups.rebalance_counts import RebalanceCounts
 from kwire.coordinator.ports import Topic, TopicsView
 from kwire.coordinator.state_machine import CoordinatorContext, CoordinatorRecord, CoordinatorResult
 from kwire.wire.errors import ApiError
@@ -56,12 +57,14 @@ class Subscriptions:
         context: CoordinatorContext,
         topics: TopicsView,
         groups: Mapping[str, ConsumerGroup],
+        rebalances: RebalanceCounts,
     ) -> None:
         self._config = config
         self._context = context
         self._logger = context.logger("kwire.groups")
         self._topics = topics
         self._groups = groups
+        self._rebalances = rebalances
         self._hashes: dict[Topic, int] = {}
         self._resolving: set[str] = set()
         """Groups whose regular expressions are about to be resolved."""
@@ -167,6 +170,7 @@ class Subscriptions:
         if raise_epoch or metadata_hash != group.metadata_hash:
             epoch += 1
             records.append(group.epoch_record(epoch, metadata_hash))
+            self._rebalances.consumer += 1
         group.refresh_at_ms = self._context.monotonic_ms() + REFRESH_INTERVAL_MS
         group.refresh_epoch = epoch
         if group.has_partition_metadata:
@@ -212,6 +216,7 @@ class Subscriptions:
             group.matched(expression) != resolved.topics for expression, resolved in found.items()
         ):
             records.append(group.epoch_record(group.epoch + 1, metadata_hash))
+            self._rebalances.consumer += 1
             group.refresh_at_ms = self._context.monotonic_ms() + REFRESH_INTERVAL_MS
             group.refresh_epoch = group.epoch + 1
         return CoordinatorResult(records)
