@@ -223,9 +223,10 @@ class Loop:
 
     def idle_ratio(self) -> float:
         """Return the share of the last 30 to 60 s (if queried often) in which this loop was idle, 0 to 1."""
-        now, (since, idle_before) = perf_counter(), self._idle_samples[0]
+        now = perf_counter()
         if now - self._idle_samples[-1][0] >= IDLE_WINDOW_SECONDS:
             self._idle_samples.append((now, self.idle_seconds))
+        since, idle_before = self._idle_samples[0]
         return min(1.0, (self.idle_seconds - idle_before) / max(now - since, 1e-9))
 
     # --- turns
