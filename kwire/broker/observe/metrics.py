@@ -23,6 +23,7 @@ from kwire.broker.observe.quorum_metrics import metadata_metrics, quorum_metrics
 from kwire.broker.observe.requests import quantiles, request_metrics
 from kwire.broker.replication.partition import Partition
 from kwire.broker.replication.roles import Role
+from kwire.broker.storage.dirs.log_dir import LogDirectory
 from kwire.broker.storage.log.log import Log
 from kwire.wire.errors import ApiError
 
@@ -190,7 +191,10 @@ def _coordinators(node: ObservedBroker, out: Exposition) -> None:
     verified, prefix = node.verification_metrics, "kafka_server_addpartitionstotxnmanager"
     out.counter(f"{prefix}_verificationfailurerate_count_total", verified.failures)
     quantiles(f"{prefix}_verificationtimems", verified.count, list(verified.recent_ms), out)
-    out.gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", len(node.fetch_sessions))
+    sessions, prefix = node.fetch_sessions, "kafka_server_fetchsessioncache"
+    out.gauge(f"{prefix}_numincrementalfetchsessions", len(sessions))
+    out.gauge(f"{prefix}_numincrementalfetchpartitionscached", sessions.partition_count())
+    out.counter(f"{prefix}_incrementalfetchsessionevictions_total", sessions.evictions)
 
 
 def _cleaner(node: ObservedBroker, out: Exposition) -> None:
@@ -212,19 +216,25 @@ def _cleaner(node: ObservedBroker, out: Exposition) -> None:
         sizes[path] += size_bytes
     for directory in node.log_manager.directories():
         if not directory.holds_only_metadata:
-            # The quotes are part of the label's value in Kafka.
-            series_labels = labels(logDirectory=f'"{directory.path}"')
+            series_labels = _log_directory(directory)
             out.gauge(f"{prefix}_uncleanable_partitions_count", counts[directory.path], series_labels)
             out.gauge(f"{prefix}_uncleanable_bytes", sizes[directory.path], series_labels)
+
+
+def _log_directory(directory: LogDirectory) -> str:
+    # The quotes are part of the label's value in Kafka.
+    return labels(logDirectory=f'"{directory.path}"')
 
 
 class _Counts:
     """Counts of this broker's replicas and of their delayed requests, summed over all partitions."""
 
-    def __init__(self) -> None:
+    def __init__(self, node: ObservedBroker) -> None:
+        self.now_ms = node.host.now_ms()
+        self.transaction_timeout_ms = node.config.transaction_max_timeout_ms
         self.roles: Counter[Role] = Counter()
         self.under_replicated = self.under_min_isr = self.at_min_isr = self.reassigned = 0
-        self.waiting_appends = self.producer_ids = 0
+        self.waiting_appends = self.producer_ids = self.late_transactions = 0
         self.waiting_fetches: set[object] = set()
 
 
@@ -235,7 +245,7 @@ def _partitions(node: ObservedBroker, out: Exposition) -> Iterator[None]:
     PartitionCount but not in OfflineReplicaCount. kwire counts it in both, so that an alert on
     OfflineReplicaCount stays active after a restart.
     """
-    counts, number = _Counts(), 0
+    counts, number = _Counts(node), 0
     for topic in node.image.topics.values():
         for index, image in enumerate(topic.partitions):
             if node.node_id not in image.replicas:
@@ -266,6 +276,7 @@ def _partitions(node: ObservedBroker, out: Exposition) -> Iterator[None]:
     out.counter(f"{prefix}_isrexpands_total", node.leader_partitions.isr_expands)
     out.counter(f"{prefix}_failedisrupdates_total", node.leader_partitions.alter_partition.failed_updates)
     out.gauge(f"{prefix}_produceridcount", counts.producer_ids)
+    out.gauge(f"{prefix}_partitionswithlatetransactionscount", counts.late_transactions)
     purgatory = "kafka_server_delayedoperationpurgatory"
     for operation, waiting in (
         ("Produce", counts.waiting_appends),
@@ -306,6 +317,9 @@ def _partition(partition: Partition, counts: _Counts, out: Exposition) -> None:
     counts.under_min_isr += is_under_min_isr
     counts.at_min_isr += leads and in_sync == needed
     counts.producer_ids += len(log.producers)
+    counts.late_transactions += leads and log.producers.has_late_transaction(
+        counts.now_ms, counts.transaction_timeout_ms
+    )
     counts.waiting_appends += partition.delayed_produce_count
     counts.waiting_fetches.update(partition.delayed_fetches)
     series_labels = labels(topic=partition.topic, partition=partition.index)
@@ -323,7 +337,7 @@ def _logs(node: ObservedNode, out: Exposition) -> Iterator[None]:
     offline = 0
     for directory in node.log_manager.directories():
         offline += directory.offline
-        series_labels = labels(logDirectory=directory.path)
+        series_labels = _log_directory(directory)
         out.gauge("kafka_log_logmanager_logdirectoryoffline", int(directory.offline), series_labels)
     out.gauge("kafka_log_logmanager_offlinelogdirectorycount", offline)
     for number, log in enumerate(list(node.log_manager.logs()), 1):

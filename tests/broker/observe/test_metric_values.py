@@ -18,6 +18,7 @@ from kwire.testing.virtual_node import VirtualNode
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import build
 from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kwire.wire.records.metadata import PartitionChangeRecord
@@ -248,6 +249,50 @@ def test_load_times_of_the_transaction_coordinator_are_measured(monkeypatch: pyt
     assert (loaded.value(f"{prefix}_avg"), loaded.value(f"{prefix}_max")) == (5, 7)
     node.host.advance(60_000)
     assert str(series_of(node.node).value(f"{prefix}_max")) == "nan", "the window has ended"
+
+
+def test_late_transaction_is_counted_on_the_leader() -> None:
+    """A transaction is late 5 minutes after the longest timeout, which is 15 minutes by default."""
+    pair = BrokerPair(partitions=2)
+    prefix = "kafka_server_replicamanager_partitionswithlatetransactionscount"
+
+    def counts() -> list[float]:
+        return [series_of(pair.nodes[broker_id].node).value(prefix) for broker_id in (1, 2)]
+
+    pair.transact(b"a", base_sequence=0)
+    pair.transact(b"b", producer_id=8, base_sequence=0)
+    pair.network.events.advance(NOW_MS + 20 * 60_000 - pair.nodes[1].host.now_ms())
+    assert counts() == [0, 0]
+    pair.network.events.advance(1)
+    assert counts() == [1, 0]
+    pair.transact(bytes(6), kind=0)
+    assert counts() == [1, 0], "another transaction is open"
+    pair.transact(bytes(6), kind=0, producer_id=8)
+    assert counts() == [0, 0]
+
+
+def test_fetch_sessions_count_their_partitions_and_evictions() -> None:
+    harness = NodeHarness(None, **{"max.incremental.fetch.session.cache.slots": "1"})
+    harness.create("t", partitions=3)
+    prefix = "kafka_server_fetchsessioncache"
+
+    def values() -> tuple[float, ...]:
+        series = series_of(harness.node)
+        names = "numincrementalfetchsessions", "numincrementalfetchpartitionscached"
+        evictions = series.value(f"{prefix}_incrementalfetchsessionevictions_total")
+        return *(series.value(f"{prefix}_{name}") for name in names), evictions
+
+    def fetch(*indexes: int) -> None:
+        partitions = [FetchPartition(partition=index, partition_max_bytes=1) for index in indexes]
+        topics = [FetchTopic(topic="t", partitions=partitions)]
+        harness.call(7, FetchRequest(max_wait_ms=0, session_epoch=0, topics=topics))
+
+    assert values() == (0, 0, 0)
+    fetch(0, 1)
+    assert values() == (1, 2, 0)
+    harness.host.advance(120_001)  # min.incremental.fetch.session.eviction.ms
+    fetch(0, 1, 2)
+    assert values() == (1, 3, 1)
 
 
 def test_rebalances_are_exported_by_protocol() -> None:

@@ -349,9 +349,15 @@ class FetchSessionCache:
         self._rng = rng
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         """The sessions by id, with the least recently used first."""
+        self.evictions = 0
+        """The number of sessions that were evicted for others."""
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def partition_count(self) -> int:
+        """Return the number of partitions of all sessions."""
+        return sum(len(session.targets) for session in self._sessions.values())
 
     def context(
         self,
@@ -481,6 +487,7 @@ class FetchSessionCache:
             if (privileged, size, INVALID_SESSION_ID) < _eviction_key(evicted):
                 return False
         del sessions[evicted.id]
+        self.evictions += 1
         return True
 
     def _is_evictable(self, session: FetchSession, to_privileged: bool) -> bool:

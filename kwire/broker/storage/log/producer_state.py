@@ -44,6 +44,7 @@ from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
 
 PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
+LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
 UNKNOWN_TRANSACTION_VERSION: Final = -1
 
 _MARKER = Struct(">hi")
@@ -315,6 +316,16 @@ class ProducerStateManager:
         return aborted
 
     # --- transactions
+
+    def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
+        """Return whether the oldest open transaction has had no new records for too long (KIP-664).
+
+        `max_timeout_ms` is transaction.max.timeout.ms, after which the coordinator should have aborted it.
+        """
+        if not self.ongoing:
+            return False
+        last_ms = self.producers[min(self.ongoing, key=self.ongoing.__getitem__)].last_timestamp
+        return last_ms > 0 and now_ms - last_ms > max_timeout_ms + LATE_TRANSACTION_BUFFER_MS
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         """Return whether the producer has an open transaction in this epoch."""
