@@ -29,6 +29,7 @@ NODE_SUFFIX = f"-{NODE_KAFKA}" if NODE_KAFKA else ""
 """The end of the names of files in ``interop/target`` that depend on this version."""
 SPARK_JARS = TARGET / "spark"
 AVRO_JARS = TARGET / "avro"
+METRICS_JARS = TARGET / "metrics"
 SPARK_VENV = TARGET / "venv"
 SPARK_PACKAGES = ["pyspark==4.2.0", "pandas<3", "pyarrow"]
 
@@ -138,6 +139,14 @@ def avro_jars() -> Path:
     require_java()
     with alone_in_target():
         return fetch_jars(HERE / "avro" / "pom.xml", AVRO_JARS)
+
+
+@cache
+def jmx_exporter_jar() -> Path:
+    """Return the jar of the Java agent that exports Apache Kafka's metrics to Prometheus."""
+    require_java()
+    with alone_in_target():
+        return next(fetch_jars(HERE / "metrics" / "pom.xml", METRICS_JARS).glob("*.jar"))
 
 
 @cache
