@@ -159,6 +159,7 @@ def test_cluster_that_is_not_running() -> None:
         simulated.brokers[1].crash,
         simulated.brokers[1].start,
         lambda: simulated.leader("orders"),
+        lambda: simulated.records("orders"),
         lambda: simulated.isolate(1),
         lambda: simulated.create_topic("orders"),
         lambda: simulated.advance(1),
@@ -173,7 +174,9 @@ def test_wrong_arguments_of_a_simulated_cluster(simulated: SimulatedCluster) -> 
     unknown = "there is no broker 9: use one of 1, 2, 3"
     check(LookupError, unknown, lambda: simulated.brokers[9])
     check(LookupError, unknown, lambda: simulated.isolate(9))
-    check(LookupError, "there is no topic 'bills': use 'orders'", lambda: simulated.leader("bills"))
+    no_topic = "UNKNOWN_TOPIC_OR_PARTITION: there is no topic bills: use 'orders'"
+    check(ApiError, no_topic, lambda: simulated.leader("bills"))
+    check(ApiError, no_topic, lambda: simulated.records("bills"))
     check(LookupError, "topic orders has only partition 0, not 7", lambda: simulated.leader("orders", 7))
     check(TypeError, "partition is a whole number, not '0'", lambda: simulated.leader("orders", "0"))  # type: ignore[arg-type]
     check(TypeError, "topic is a str, not None", lambda: simulated.records(None))  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from contextlib import ExitStack, suppress
 from itertools import count, cycle
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from kwire.broker.metadata.image import TopicImage
 from kwire.client.errors import UnknownPartition
 from kwire.host.host import PeerUnreachable
 from kwire.testing.arguments import (
@@ -30,7 +31,7 @@ from kwire.testing.arguments import (
     check_size,
     check_text,
 )
-from kwire.testing.lookup_table import LookupTable
+from kwire.testing.lookup_table import LookupTable, describe_choice
 from kwire.testing.results import Record, TopicPartition
 from kwire.testing.simulated.broker import SimulatedBroker
 from kwire.testing.simulated.client_guard import SUPPORTED_CLIENTS, ClientGuard, UnsupportedClient
@@ -354,11 +355,13 @@ class SimulatedCluster:
         raise Violation(f"no broker has responded to the test within {MAX_CONVERGENCE_MS} ms")
 
     def leader(self, topic: str, partition: int = 0) -> SimulatedBroker:
-        """Return the leader of a partition. Raises LookupError if there is no partition or no leader."""
-        check_text("topic", topic)
+        """Return the leader of a partition. Raises LookupError if there is no partition or no leader.
+
+        Raises ApiError if the topic does not exist.
+        """
         check_number("partition", partition)
         invariants = self._running.invariants
-        known = LookupTable(invariants.image.topics).named("topic")[topic]
+        known = self._topic(topic)
         found = invariants.partition(TopicPartition(topic, partition))
         if found is None:
             raise UnknownPartition(topic, partition, len(known.partitions))
@@ -367,9 +370,23 @@ class SimulatedCluster:
         return self.brokers[found.leader]
 
     def records(self, topic: str) -> list[Record]:
-        """Return all committed records of a topic, without those of open or aborted transactions."""
-        check_text("topic", topic)
+        """Return all committed records of a topic, without those of open or aborted transactions.
+
+        Raises ApiError if the topic does not exist.
+        """
+        self._topic(topic)
         return self._oracle.records(topic)
+
+    def _topic(self, name: str) -> TopicImage:
+        """Return the metadata of a topic. Raises ApiError, which names the topics that exist."""
+        check_text("topic", name)
+        topics = self._running.invariants.image.topics
+        if name not in topics:
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there is no topic {name}: {describe_choice(list(topics))}",
+            )
+        return topics[name]
 
     def report(self) -> str:
         """Return the seed and the end of the transcript as text."""
