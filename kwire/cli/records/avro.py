@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from kwire.cli.shared.command_error import CommandError
 from kwire.cli.shared.errors import FormatMismatch
+from kwire.wire.avro_logical import logical_type_of
 from kwire.wire.plural import plural
 
 BY_ID: Final = b"\0"
@@ -75,7 +76,11 @@ class SchemaRegistry:
         named: dict[str, Any] = {}
         try:
             for text in self._with_references(registered, set()):
-                parsed = fastavro.parse_schema(json.loads(text), named)
+                parsed = fastavro.parse_schema(_without_invalid_logical_types(json.loads(text)), named)
+        except RecursionError:
+            raise FormatMismatch(
+                f"{name} in the registry is not a valid schema: it is nested too deeply"
+            ) from None
         except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
             raise FormatMismatch(f"{name} in the registry is not a valid schema: {error}") from None
         return parsed
@@ -195,10 +200,29 @@ def _schema_of_file(path: str) -> tuple[bytes, Any]:
 
     try:
         with open(path, encoding="utf-8") as file:
-            schema = json.load(file)
+            schema = _without_invalid_logical_types(json.load(file))
         parsed = fastavro.parse_schema(schema)
         return bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO")), parsed
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror}: give the path of an Avro schema, in JSON") from error
+    except RecursionError:
+        raise CommandError(f"{path} is not an Avro schema: it is nested too deeply") from None
     except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
         raise CommandError(f"{path} is not an Avro schema: {error}") from error
+
+
+def _without_invalid_logical_types(schema: Any) -> Any:
+    """Return a schema without the logical types that readers must ignore. fastavro raises errors for some."""
+    if isinstance(schema, list):
+        return [_without_invalid_logical_types(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {
+        key: _without_invalid_logical_types(value) if key in ("type", "items", "values") else value
+        for key, value in schema.items()
+    }
+    if isinstance(schema.get("fields"), list):
+        found["fields"] = [_without_invalid_logical_types(field) for field in schema["fields"]]
+    if logical_type_of(schema, schema.get("type", ""), schema.get("size", 0)) is None:
+        found.pop("logicalType", None)
+    return found

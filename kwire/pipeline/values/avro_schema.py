@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kwire.pipeline.values.avro_logical import LogicalType, logical_type_of
 from kwire.pipeline.values.columns import DecodeError
+from kwire.wire.avro_logical import LogicalType, logical_type_of
 
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "string", "bytes")
 RECORD, ENUM, FIXED = "record", "enum", "fixed"

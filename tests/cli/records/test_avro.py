@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from kwire.cli.records.avro import AvroDecoder
+from kwire.cli.records import avro
+from kwire.cli.records.avro import AvroDecoder, file_encoder, subject_encoder
 from kwire.cli.shared.command_error import CommandError
 from kwire.cli.shared.errors import FormatMismatch
 from kwire.testing import Broker
@@ -98,6 +101,62 @@ def test_schema_is_found_by_its_fingerprint(tmp_path: Path) -> None:
 def test_value_that_is_not_avro_is_refused_with_a_reason(registry: str, data: bytes, reason: str) -> None:
     with pytest.raises(FormatMismatch, match=reason):
         AvroDecoder(registry, []).decode(data)
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        {"type": "bytes", "logicalType": "decimal"},
+        {"type": "bytes", "logicalType": "decimal", "precision": 0},
+        {"type": "bytes", "logicalType": "decimal", "precision": "2"},
+        {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 5},
+        {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": -1},
+        {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 50},
+        {"type": "bytes", "logicalType": "date"},
+        {"type": "bytes", "logicalType": "of-this-company"},
+        {"type": "bytes", "logicalType": 5},
+    ],
+    ids=json.dumps,
+)
+def test_invalid_logical_type_is_ignored(type_: dict[str, Any], tmp_path: Path) -> None:
+    fields = [
+        {"name": "one", "type": type_},
+        {"name": "union", "type": ["null", "F" if "name" in type_ else type_]},
+        {"name": "list", "type": {"type": "array", "items": "F" if "name" in type_ else type_}},
+        {"name": "map", "type": {"type": "map", "values": "F" if "name" in type_ else type_}},
+    ]
+    schema = json.dumps({"type": "record", "name": "Price", "fields": fields})
+    stored = b"ab" if "name" in type_ else b"\x04ab"
+    data = stored + b"\x02" + stored + b"\x02" + stored + b"\0" + b"\x02\x02k" + stored + b"\0"
+    value = {"one": b"ab", "union": b"ab", "list": [b"ab"], "map": {"k": b"ab"}}
+    with SchemaRegistry() as registry:
+        registry.register("prices-value", {"schema": schema})
+        by_id = b"\0" + (1).to_bytes(4, "big") + data
+        assert AvroDecoder(registry.url, []).decode(by_id) == value
+        assert subject_encoder(registry.url, "prices-value")(value) == by_id
+    (tmp_path / "price.avsc").write_text(schema)
+    encode = file_encoder(str(tmp_path / "price.avsc"))
+    assert AvroDecoder(None, [str(tmp_path / "price.avsc")]).decode(encode(value)) == value
+
+
+def test_valid_logical_type_is_applied(tmp_path: Path) -> None:
+    (tmp_path / "price.avsc").write_text(
+        '{"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 2}'
+    )
+    encode = file_encoder(str(tmp_path / "price.avsc"))
+    decoder = AvroDecoder(None, [str(tmp_path / "price.avsc")])
+    assert decoder.decode(encode(Decimal("1.25"))) == Decimal("1.25")
+
+
+def test_deeply_nested_schema_is_refused(registry: str, tmp_path: Path) -> None:
+    nested: dict[str, Any] = {"type": "string"}
+    for _ in range(sys.getrecursionlimit() // 2):
+        nested = {"type": "array", "items": nested}
+    (tmp_path / "deep").write_text(json.dumps(nested))
+    with pytest.raises(CommandError, match="is not an Avro schema: it is nested too deeply"):
+        AvroDecoder(None, [str(tmp_path / "deep")])
+    with pytest.raises(FormatMismatch, match="is not a valid schema: it is nested too deeply"):
+        avro.SchemaRegistry(registry).parse({"schema": json.dumps(nested)}, "schema 1")
 
 
 def test_unusable_registry_or_schema_file_is_an_error(tmp_path: Path) -> None:
