@@ -32,6 +32,7 @@ from bench import (
 )
 from bench.brokers import BROKERS, why_missing
 from bench.figures import Figure, table
+from kwire.wire.plural import plural
 
 BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "start": start.measure,
@@ -91,7 +92,7 @@ def main() -> int:
     command = " ".join(["python -m bench", *sys.argv[1:]])
     print(table(figures))
     print(
-        f"\n`{command}`: {time.perf_counter() - begun:.0f} s on {os.cpu_count()} cores, "
+        f"\n`{command}`: {time.perf_counter() - begun:.0f} s on {plural(os.cpu_count() or 1, 'core')}, "
         f"load {load:.1f} at the start and {os.getloadavg()[0]:.1f} at the end. "
         f"Medians over the samples of each broker."
     )

@@ -26,6 +26,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from bench.brokers import BROKERS, Broker
 from bench.figures import Figure, percentile
+from kwire.wire.plural import plural
 
 LOG_BYTES = 300_000_000
 SIZES = {"100 B": (100, 100), "50 to 150 B": (50, 150), "1 KiB": (1024, 1024)}
@@ -156,14 +157,16 @@ class _FilledLog:
     def _check(self, before: int) -> None:
         after = self._size_bytes()
         if after > before * MAX_REMAINING:
-            raise RuntimeError(f"{self._broker.name} kept {after:,} of {before:,} bytes")
+            raise RuntimeError(f"{self._broker.name} kept {after:,} of {plural(before, 'byte', ',')}")
         consumer = Consumer({"bootstrap.servers": self._broker.bootstrap, "group.id": "b", "log_level": 0})
         try:
             end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=30)[1]
         finally:
             consumer.close()
         if end != self._count:
-            raise RuntimeError(f"{self._broker.name} has the end offset {end} after {self._count} records")
+            raise RuntimeError(
+                f"{self._broker.name} has the end offset {end} after {plural(self._count, 'record')}"
+            )
 
 
 def _latencies(broker: Broker, seconds: float) -> dict[int, tuple[float, float]]:

@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from bench.brokers import Broker, running
 from bench.figures import Figure
+from kwire.wire.plural import plural
 
 PRODUCERS = 32
 RECORD_BYTES = 100
@@ -112,4 +113,4 @@ def _check(response: bytes, topic: str) -> None:
     at = 4 + ERROR_CODE_AT + len(topic)
     size, error_code = int.from_bytes(response[:4], "big"), int.from_bytes(response[at : at + 2], "big")
     if size != len(response) - 4 or error_code:
-        raise RuntimeError(f"a record was rejected: error {error_code} in {len(response)} bytes")
+        raise RuntimeError(f"a record was rejected: error {error_code} in {plural(len(response), 'byte')}")

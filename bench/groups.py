@@ -32,6 +32,7 @@ from bench.raw_connections import (
     string,
     unsigned_varint,
 )
+from kwire.wire.plural import plural
 
 GROUPS, MEMBERS = 1000, 10
 GROUPS_AT_ONCE = 100
@@ -123,7 +124,7 @@ def _receive_all(connections: RawConnections, count: int) -> dict[int, ResponseR
     deadline = time.perf_counter() + READY_SECONDS
     while len(found) < count:
         if time.perf_counter() > deadline:
-            raise RuntimeError(f"only {len(found)} of {count} responses arrived")
+            raise RuntimeError(f"only {len(found)} of {plural(count, 'response')} arrived")
         for number, response in connections.responses(1.0):
             found[number] = ResponseReader(response)
             found[number].int32()

@@ -27,6 +27,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from bench.brokers import BROKERS, Broker
 from bench.figures import Figure
+from kwire.wire.plural import plural
 
 PARTITIONS_PER_TOPIC = 50
 TOPICS = int(os.environ.get("BENCH_PARTITIONS", "5000")) // PARTITIONS_PER_TOPIC
@@ -182,7 +183,7 @@ def _check(broker: Broker, topic: str, sent: int) -> None:
     finally:
         consumer.close()
     if sum(ends) != sent:
-        raise RuntimeError(f"{broker.name} has {sum(ends)} of {sent} acknowledged records")
+        raise RuntimeError(f"{broker.name} has {sum(ends)} of {plural(sent, 'acknowledged record')}")
 
 
 def _end(consumer: Consumer, partition: TopicPartition) -> int:

@@ -19,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from bench.brokers import BROKERS, ROOT, Broker, why_missing
 from bench.figures import Figure, table
 from bench.throughput import BATCH, PRODUCER
+from kwire.wire.plural import plural
 
 TARGET = ROOT / "interop" / "target"
 SPARK_PYTHON = TARGET / "venv" / "bin" / "python"
@@ -43,7 +44,7 @@ class Topic:
     name: str = "records"
 
     def __str__(self) -> str:
-        return f"{self.records_count:,} records in {self.partitions} partition{'s' * (self.partitions > 1)}"
+        return f"{plural(self.records_count, 'record', ',')} in {plural(self.partitions, 'partition')}"
 
     def time_job(self, description: str, work: Callable[[], JobResult]) -> tuple[float, float]:
         """Run a job on all records. Returns its seconds, and the processor seconds of the job and the broker.
@@ -54,7 +55,7 @@ class Topic:
         count, seconds, cpu_seconds = work()
         cpu_seconds += self.broker.cpu_seconds() - idle
         if count != self.records_count:
-            raise RuntimeError(f"{description}: {count} records of {self.records_count}")
+            raise RuntimeError(f"{description}: {plural(count, 'record')} of {self.records_count}")
         rate = f"{count / seconds:,.0f} records/s, {cpu_seconds:.1f} s of CPU"
         print(f"{description}, {self}: {rate}", file=sys.stderr, flush=True)
         return seconds, cpu_seconds
@@ -216,5 +217,8 @@ def report(options: argparse.Namespace, module: str, rounds: Rounds) -> int:
     if not figures:
         return 1
     print(table(figures))
-    print(f"\n{os.cpu_count()} cores, load {load:.1f} at the start and {os.getloadavg()[0]:.1f} at the end.")
+    print(
+        f"\n{plural(os.cpu_count() or 1, 'core')}, load {load:.1f} at the start and "
+        f"{os.getloadavg()[0]:.1f} at the end."
+    )
     return 0

@@ -20,6 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from bench.brokers import PARTITIONS, Broker, running
 from bench.figures import Figure
+from kwire.wire.plural import plural
 
 SIZES = {"100 B": 100, "1 KiB": 1024}
 BATCH = 1000
@@ -151,7 +152,7 @@ def consume(broker: Target, topic: str, count: int, partitions: int = PARTITIONS
         parts = [TopicPartition(topic, number, 0) for number in range(partitions)]
         ends = [consumer.get_watermark_offsets(part, timeout=30)[1] for part in parts]
         if sum(ends) != count:
-            raise RuntimeError(f"{broker.name} acknowledged {count} records, but has {sum(ends)}")
+            raise RuntimeError(f"{broker.name} acknowledged {plural(count, 'record')}, but has {sum(ends)}")
         received = 0
         begun = last = time.perf_counter()
         consumer.assign(parts)
@@ -165,7 +166,7 @@ def consume(broker: Target, topic: str, count: int, partitions: int = PARTITIONS
             if messages:
                 last = now
             elif now - last > TIMEOUT_SECONDS:
-                raise RuntimeError(f"{broker.name} delivered {received} of {count} records")
+                raise RuntimeError(f"{broker.name} delivered {received} of {plural(count, 'record')}")
         return last - begun
     finally:
         consumer.close()

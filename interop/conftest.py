@@ -13,6 +13,7 @@ from interop.record import Record
 from interop.reference import Missing, kafka_jars
 from interop.scenario import Difference, table
 from interop.side_by_side import make_offsets_topic
+from kwire.wire.plural import plural
 
 FOUND = pytest.StashKey[list[Difference]]()
 
@@ -74,10 +75,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     unexplained = [difference for difference in found if not difference.reason]
     known = [difference for difference in found if difference.reason]
     if known:
-        terminalreporter.section(f"{len(known)} known differences from Apache Kafka")
+        terminalreporter.section(f"{plural(len(known), 'known difference')} from Apache Kafka")
         terminalreporter.write_line(table(known))
     if unexplained:
-        terminalreporter.section(f"{len(unexplained)} differences from Apache Kafka")
+        terminalreporter.section(f"{plural(len(unexplained), 'difference')} from Apache Kafka")
         terminalreporter.write_line(table(unexplained))
 
 

@@ -7,6 +7,7 @@ import struct
 from typing import Any
 
 from interop.wire import Fields, decode_response, encode_request
+from kwire.wire.plural import plural
 
 TIMEOUT_S = 15.0
 
@@ -44,7 +45,7 @@ class RawClient:
             except ConnectionResetError:
                 piece = b""
             if not piece:
-                raise EOFError(f"closed after {len(data)} of {size} bytes")
+                raise EOFError(f"closed after {len(data)} of {plural(size, 'byte')}")
             data += piece
         return bytes(data)
 

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from interop.reference import kafka_clients_jar
+from kwire.wire.plural import plural
 
 Fields = dict[str, Any]
 
@@ -176,7 +177,9 @@ class Layout:
                     field = tagged[tag]
                     values[field["name"]], end = self._decode_value(field, field["type"], data, position)
                     if end != position + size:
-                        raise Truncated(f"tag {tag} has {size} bytes and {end - position} were read")
+                        raise Truncated(
+                            f"tag {tag} has {plural(size, 'byte')} and {end - position} were read"
+                        )
                 position += size
         return values, position
 
@@ -272,7 +275,7 @@ def take(data: bytes, position: int, size: int) -> bytes:
     Raises Truncated if there are fewer bytes.
     """
     if position + size > len(data):
-        raise Truncated(f"{size} bytes wanted at {position} of {len(data)}")
+        raise Truncated(f"{plural(size, 'byte')} wanted at {position} of {len(data)}")
     return data[position : position + size]
 
 
@@ -311,5 +314,5 @@ def decode_response(api: str, version: int, frame: bytes) -> tuple[int, Fields]:
     header, position = Layout("ResponseHeader", response_header_version(api, version)).decode(frame)
     body, position = Layout(f"{api}Response", version).decode(frame, position)
     if position != len(frame):
-        raise Truncated(f"{len(frame) - position} bytes left over after {api} v{version}")
+        raise Truncated(f"{plural(len(frame) - position, 'byte')} left over after {api} v{version}")
     return header["CorrelationId"], body

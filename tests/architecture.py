@@ -85,7 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "kwire.host.system_time",
     },  # only pytest imports it
     # Independent programs, which use the protocol or read the files.
-    "interop": {"interop.cluster"},
+    "interop": {"interop.cluster", "kwire.wire.plural"},
     "interop.exactly_once.faulty_broker": {*WITH_NET, "kwire.cli"},  # plants errors inside the broker
     # The history checker of kwire.testing does not depend on the broker.
     "interop.cluster": {"interop", "kwire.testing"},
@@ -101,7 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interop.test_avro": {"interop", "kwire.pipeline"},
     # Reads segment files without a broker.
     "interop.test_segment_source": {"interop", "kwire.wire", "kwire.broker.storage", "kwire.pipeline"},
-    "bench": {"kwire.pipeline"},  # measures the jobs as a library
+    "bench": {"kwire.pipeline", "kwire.wire.plural"},  # measures the jobs as a library
     "kwire.pipeline": {"kwire.wire", "kwire.broker.storage"},
 }
 """Permitted imports of each package, besides itself. Imports run downwards only."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from interop.exactly_once.ledger import Mark, Outcome, Transaction, parse_value
+from kwire.wire.plural import plural
 
 Content = dict[int, list[tuple[int, bytes]]]
 """Records by partition, as pairs of offset and value, in the order in which a reader received them."""
@@ -132,7 +133,9 @@ def _views(evidence: Evidence) -> Iterator[Finding]:
                 at, was, is_ = _first_difference(seen, expected)
                 yield Finding("view", f"{name} partition {partition}, its record {at}: saw {was}, is {is_}")
             elif len(seen) < len(final):
-                yield Finding("unread", f"{name} partition {partition}: {len(seen)} of {len(final)} records")
+                yield Finding(
+                    "unread", f"{name} partition {partition}: {len(seen)} of {plural(len(final), 'record')}"
+                )
 
 
 def _first_difference(

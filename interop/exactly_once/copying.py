@@ -20,6 +20,7 @@ from interop.exactly_once.clients import READERS
 from interop.java_programs import JavaProgram, compiled
 from interop.raw import create_topic
 from interop.raw_client import RawClient
+from kwire.wire.plural import plural
 
 SOURCE, COPY, GROUP = "copy-source", "copy-target", "copiers"
 PARTITIONS = 4
@@ -63,7 +64,7 @@ class CopyResult:
             )
             missing, extra = len(set(wanted) - set(got)), len(got) - len(set(got))
             found.append(
-                f"partition {partition}: {len(got)} records for {len(wanted)}, {missing} missing, "
+                f"partition {partition}: {plural(len(got), 'record')} for {len(wanted)}, {missing} missing, "
                 f"{extra} twice, the first difference is at {at}"
             )
         return found

@@ -21,6 +21,7 @@ from interop.exactly_once.writing import END_S, TIMEOUT_MS
 from interop.raw import create_topic, wait_for_topic
 from interop.raw_client import RawClient
 from interop.reference import HERE
+from kwire.wire.plural import plural
 
 TOPIC = "exactly-once"
 PARTITIONS = 6
@@ -69,7 +70,7 @@ class Outcomes:
 
     def __str__(self) -> str:
         summary = ", ".join(f"{self.count(outcome)} {outcome.value}" for outcome in Outcome)
-        lines = [f"{summary}; {self.records} records"]
+        lines = [f"{summary}; {plural(self.records, 'record')}"]
         return "\n".join(lines + [f"{finding.kind}: {finding.text}" for finding in self.findings[:30]])
 
 

@@ -23,6 +23,7 @@ from interop.pipeline_kills.reading import (
     read_manifests,
     read_parquet,
 )
+from kwire.wire.plural import plural
 
 LOST, EXTRA, TWICE, CHANGED, ORDER = "lost", "extra", "twice", "changed", "order"
 UNLISTED, CHECKSUM, MANIFEST, MAP, UNREADABLE = "unlisted", "checksum", "manifest", "map", "unreadable"
@@ -68,7 +69,7 @@ def compare(name: str, truth: Sequence[Record], found: Sequence[Record], *, kind
         (CHANGED, changed),
     ):
         if offsets:
-            findings.append(Finding(kind, f"{name}: {len(offsets)} offsets, {_some(offsets)}"))
+            findings.append(Finding(kind, f"{name}: {plural(len(offsets), 'offset')}, {_some(offsets)}"))
     return findings
 
 
@@ -207,8 +208,8 @@ def check_mapped(
             findings.append(
                 Finding(
                     MAP,
-                    f"{name}: {len(offsets)} offsets of the {what} in the map, {len(set(offsets))} of them "
-                    f"different, and {len(wanted)} records",
+                    f"{name}: {plural(len(offsets), 'offset')} of the {what} in the map, {len(set(offsets))} "
+                    f"of them different, and {plural(len(wanted), 'record')}",
                 )
             )
     wrong = [
@@ -217,7 +218,7 @@ def check_mapped(
         if first in source and second in target and source[first].content != target[second].content
     ]
     if wrong:
-        findings.append(Finding(MAP, f"{name}: {len(wrong)} offsets became others, {_some(wrong)}"))
+        findings.append(Finding(MAP, f"{name}: {plural(len(wrong), 'offset')} became others, {_some(wrong)}"))
     return findings
 
 
@@ -231,10 +232,10 @@ def check_order(name: str, truth: Sequence[Record], found: Sequence[Record]) -> 
     # Contents may occur several times, because flight schedules repeat.
     missing, more = _less(wanted, contents), _less(contents, wanted)
     if missing:
-        findings.append(Finding(LOST, f"{name}: {len(missing)} records, {missing[0]!r:.200}"))
+        findings.append(Finding(LOST, f"{name}: {plural(len(missing), 'record')}, {missing[0]!r:.200}"))
     if more:
         kind = TWICE if set(more) <= set(wanted) else EXTRA
-        findings.append(Finding(kind, f"{name}: {len(more)} records, {more[0]!r:.200}"))
+        findings.append(Finding(kind, f"{name}: {plural(len(more), 'record')}, {more[0]!r:.200}"))
     if not findings:
         at = next(at for at, (one, other) in enumerate(zip(wanted, contents, strict=True)) if one != other)
         findings.append(Finding(ORDER, f"{name}: from record {at} on"))
@@ -285,7 +286,8 @@ def check_windows(truth: Records, found: Records) -> list[Finding]:
             findings.append(
                 Finding(
                     kind,
-                    f"{len(windows)} windows, {one}: {last.get(one)}, and it should be {wanted.get(one)}",
+                    f"{plural(len(windows), 'window')}, {one}: {last.get(one)}, and it should be "
+                    f"{wanted.get(one)}",
                 )
             )
     return findings

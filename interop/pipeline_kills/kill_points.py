@@ -8,6 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
+from kwire.wire.plural import plural
+
 PREPARED, COMPLETE = 2, 4
 """The states PrepareCommit and CompleteCommit in the transaction log."""
 BATCH_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -83,8 +85,8 @@ def compact_steps(before: Path, archive: Path, rng: Random) -> list[Step]:
 
     return [
         ("the start", lambda: True),
-        (f"{count} merged files", staged),
-        (f"{count} moved files", moved),
+        (plural(count, "merged file"), staged),
+        (plural(count, "moved file"), moved),
         ("the manifest", (archive / "_manifests" / f"{manifests:020d}.json").exists),
         (f"the end of {one}", lambda: not (archive / one).exists()),
     ]
@@ -111,8 +113,8 @@ def directory_steps(directory: Path, size_bytes: int, rng: Random) -> list[Step]
     return [
         ("the start", lambda: True),
         ("its formatting", (building / "meta.properties").exists),
-        (f"{wanted} bytes", reached),
-        (f"{wanted} bytes", reached),
+        (plural(wanted, "byte"), reached),
+        (plural(wanted, "byte"), reached),
         ("a partition in its place", put),
         ("the checkpoints", (building / "recovery-point-offset-checkpoint").exists),
         ("the end", directory.exists),
@@ -141,8 +143,8 @@ def delivery_steps(data: Path, topic: str, size_bytes: int, rng: Random) -> list
     return [
         ("the start", lambda: True),
         (f"the topic {topic}", (data / f"{topic}-0").exists),
-        (f"{wanted} bytes of {topic}-0", reached),
-        (f"{wanted} bytes of {topic}-0", reached),
+        (f"{plural(wanted, 'byte')} of {topic}-0", reached),
+        (f"{plural(wanted, 'byte')} of {topic}-0", reached),
     ]
 
 

@@ -28,6 +28,7 @@ from interop.pipeline_kills.processes import (
 from interop.pipeline_kills.reading import Unreadable, read_ends, read_topics
 from interop.pipeline_kills.workload import BOOKINGS, EVENTS, FLIGHTS, fill
 from interop.reference import spark_jars, spark_python
+from kwire.wire.plural import plural
 
 JOB_S: Final = 420.0
 """The time limit of a run, in seconds. All clients have given up after two minutes."""
@@ -302,4 +303,4 @@ def _changes(before: Any, after: Any) -> str:
     if isinstance(before, dict):
         return str({key: (before.get(key), after[key]) for key in after if before.get(key) != after[key]})
     changed = sorted(set(before) ^ set(after))
-    return f"{len(changed)} files, {changed[:2]}"
+    return f"{plural(len(changed), 'file')}, {changed[:2]}"

@@ -17,6 +17,7 @@ from struct import Struct
 from kwire.wire.compression import Codec, CompressionError, compress, decompress
 from kwire.wire.crc import crc32c
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 from kwire.wire.primitives import Buffer
 
 HEADER_BYTES = 61
@@ -187,7 +188,7 @@ def batches(
         if end - position < HEADER_BYTES:
             if allow_partial:
                 return
-            raise CorruptBatch(f"{end - position} bytes at {position} are fewer than a batch header")
+            raise CorruptBatch(f"{plural(end - position, 'byte')} at {position}: fewer than a batch header")
         header = read_header(buffer, position)
         if header.magic != MAGIC:
             raise CorruptBatch(f"the batch at {position} has magic {header.magic}")
@@ -396,7 +397,7 @@ def records(
         length, at = _varint(data, at, end)
         stop = at + length
         if length < 0 or stop > end:
-            raise CorruptBatch(f"a record has {length} bytes at byte {at} of {end}")
+            raise CorruptBatch(f"a record has {plural(length, 'byte')} at byte {at} of {end}")
         if at >= stop:
             raise CorruptBatch("a record is empty")
         timestamp_delta, at = _varlong(data, at + 1, stop)
@@ -408,9 +409,9 @@ def records(
         value, at = _field(data, at, stop)
         count, at = _varint(data, at, stop)
         if not 0 <= count <= stop - at:
-            raise CorruptBatch(f"a record has {count} headers")
+            raise CorruptBatch(f"a record has {plural(count, 'header')}")
         if count > max_headers:
-            raise CorruptBatch(f"a record has {count} headers; the limit is {max_headers}")
+            raise CorruptBatch(f"a record has {plural(count, 'header')}; the limit is {max_headers}")
         headers: list[tuple[str, bytes | None]] = []
         for _ in range(count):
             name, at = _field(data, at, stop)
@@ -419,13 +420,13 @@ def records(
             content, at = _field(data, at, stop)
             headers.append((name.decode("utf-8", "replace"), content))
         if at != stop:
-            raise CorruptBatch(f"a record has {stop - at} bytes after its last header")
+            raise CorruptBatch(f"a record has {plural(stop - at, 'byte')} after its last header")
         timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
         if not -_SIGN <= timestamp < _SIGN:  # wraps as in Java
             timestamp = ((timestamp + _SIGN) & _64_BITS) - _SIGN
         yield Record(header.base_offset + offset_delta, timestamp, key, value, headers)
     if at != end:
-        raise CorruptBatch(f"the batch has {end - at} bytes after its last record")
+        raise CorruptBatch(f"the batch has {plural(end - at, 'byte')} after its last record")
 
 
 def _field(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
@@ -434,7 +435,7 @@ def _field(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
         return None, at
     stop = at + length
     if stop > end:
-        raise CorruptBatch(f"a field has {length} bytes at byte {at} of {end}")
+        raise CorruptBatch(f"a field has {plural(length, 'byte')} at byte {at} of {end}")
     return data[at:stop], stop
 
 

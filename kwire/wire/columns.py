@@ -18,6 +18,7 @@ import pyarrow as pa
 from kwire.wire.batch import HEADER_BYTES, BatchHeader, CorruptBatch, UnreadableBatch
 from kwire.wire.compression import Codec, CompressionError, decompress
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 from kwire.wire.primitives import Buffer
 
 Ints = npt.NDArray[np.int64]
@@ -169,8 +170,8 @@ def _boundaries(
 
 
 def _invalid_batch(header: BatchHeader, why: str) -> CorruptBatch:
-    problem = f"the batch at offset {header.base_offset} does not hold {header.records_count} records: {why}"
-    return CorruptBatch(problem)
+    count = plural(header.records_count, "record")
+    return CorruptBatch(f"the batch at offset {header.base_offset} does not hold {count}: {why}")
 
 
 @cache
@@ -251,7 +252,7 @@ def _walk_starts(data: Buffer, at: int, end: int, count: int) -> list[int]:
         if at > end:
             raise CorruptBatch("a record exceeds the batch")
     if at != end:
-        raise CorruptBatch(f"{end - at} bytes follow the last record")
+        raise CorruptBatch(f"{plural(end - at, 'byte')} after the last record")
     return starts
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from enum import IntEnum
 
+from kwire.wire.plural import plural
 from kwire.wire.primitives import Buffer
 
 
@@ -113,12 +114,12 @@ def decompress(codec: Codec, data: Buffer, *, max_bytes: int) -> Buffer:
     if codec == Codec.ZSTD:
         return _decompress_zstd(data, max_bytes)
     if len(data) > max_bytes:
-        raise OutputTooLarge(f"{len(data)} bytes exceed the limit of {max_bytes}")
+        raise OutputTooLarge(f"{plural(len(data), 'byte')}: more than the limit of {max_bytes}")
     return data
 
 
 def _too_large(codec: Codec, max_bytes: int) -> OutputTooLarge:
-    return OutputTooLarge(f"{codec.name.lower()} data decompresses to more than {max_bytes} bytes")
+    return OutputTooLarge(f"{codec.name.lower()} data decompresses to more than {plural(max_bytes, 'byte')}")
 
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytearray:
@@ -246,7 +247,7 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> Buffer:
         position += 4
         if size < 0 or size > end - position:
             raise CompressionError(
-                f"snappy: a block of {size} bytes, but only {end - position} bytes are left"
+                f"snappy: a block of {plural(size, 'byte')} exceeds the {plural(end - position, 'byte')} left"
             )
         out += _decompress_snappy_block(view[position : position + size], max_bytes - len(out), max_bytes)
         position += size
@@ -266,7 +267,7 @@ def _decompress_snappy_block(block: memoryview, left_bytes: int, max_bytes: int)
     else:
         raise CompressionError("snappy: a block has no valid length")
     if size > SNAPPY_MAX_RATIO * len(block):
-        raise CompressionError(f"snappy: {len(block)} bytes cannot decompress to {size}")
+        raise CompressionError(f"snappy: {plural(len(block), 'byte')} cannot decompress to {size}")
     if size > left_bytes:
         raise _too_large(Codec.SNAPPY, max_bytes)
     try:
@@ -299,7 +300,9 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> Buffer:
         is_compressed = not size & LZ4_UNCOMPRESSED
         size &= ~LZ4_UNCOMPRESSED
         if size > min(block_bytes, end - position):
-            raise CompressionError(f"lz4: a block has {size} bytes, more than the frame allows or contains")
+            raise CompressionError(
+                f"lz4: a block has {plural(size, 'byte')}, more than the frame allows or contains"
+            )
         block = view[position : position + size]
         position += size
         if is_compressed:

@@ -18,6 +18,7 @@ from typing import Final
 
 from kwire.wire.errors import WireError
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 from kwire.wire.primitives import Buffer
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -132,7 +133,8 @@ class _ProtobufReader:
                 raise WireError(f"the metrics have a field of wire type {kind} at byte {position}")
             if size > end - position:
                 raise WireError(
-                    f"a field of {size} bytes at byte {position} exceeds the buffer, which ends at byte {end}"
+                    f"a field of {plural(size, 'byte')} at byte {position} exceeds the buffer, which ends at "
+                    f"byte {end}"
                 )
             yield tag, (position, position + size)
             position += size

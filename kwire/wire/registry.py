@@ -28,6 +28,7 @@ from kwire.wire.codegen import (
 )
 from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 from kwire.wire.primitives import (
     Buffer,
     Region,
@@ -193,7 +194,7 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     try:
         api_key, api_version, correlation_id, length = _HEADER_START.unpack_from(frame, 0)
     except StructError:
-        raise WireError(f"a request of {len(frame)} bytes has no header") from None
+        raise WireError(f"a request of {plural(len(frame), 'byte')} has no header") from None
     end = len(frame)
     position = 10
     client_id: str | None = None
@@ -330,7 +331,7 @@ def decode_response(
     """
     end = len(frame)
     if end < 4:
-        raise WireError(f"a response of {end} bytes has no header")
+        raise WireError(f"a response of {plural(end, 'byte')} has no header")
     correlation_id = int.from_bytes(frame[:4], "big", signed=True)
     position = 4
     if response_class.API_KEY != ApiKey.API_VERSIONS:
@@ -341,7 +342,7 @@ def decode_response(
         api_version = 0
     response, position = decode(response_class, api_version, frame, position)
     if position != end:
-        raise WireError(f"{end - position} bytes after a {response_class.__name__}")
+        raise WireError(f"{plural(end - position, 'byte')} after a {response_class.__name__}")
     return correlation_id, response
 
 
@@ -422,7 +423,7 @@ def decode_metadata_record(value: Buffer) -> Any:
         return UnknownRecord(record_type=record_type, version=version, value=bytes(value))
     record, position = decode(value, position, end)
     if position != end:
-        raise WireError(f"{end - position} bytes after a {type(record).__name__}")
+        raise WireError(f"{plural(end - position, 'byte')} after a {type(record).__name__}")
     return record
 
 

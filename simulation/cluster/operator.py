@@ -27,6 +27,7 @@ from kwire.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from kwire.wire.plural import plural
 
 REASSIGN_VERSION: Final = 0
 CREATE_PARTITIONS_VERSION: Final = 3
@@ -173,7 +174,7 @@ class Operator(SimulatedClient):
         count = 1 + sum(each.topic == tp.topic for each in self._partitions)
         if count > self._max_partitions:
             return
-        self.log(f"increases {tp.topic} to {count} partitions")
+        self.log(f"increases {tp.topic} to {plural(count, 'partition')}")
         topic = CreatePartitionsTopic(name=tp.topic, count=count, assignments=None)
         request = CreatePartitionsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
         response = yield from self.request(self.any_broker(), CREATE_PARTITIONS_VERSION, request)

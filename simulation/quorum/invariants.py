@@ -22,6 +22,7 @@ from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.voters import ReplicaKey, VoterSet
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.messages.vote import VoteRequest, VoteResponse
+from kwire.wire.plural import plural
 from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.records.raft import VotersRecord
 from simulation.quorum.log import Batch
@@ -136,7 +137,7 @@ class Invariants:
             durable += there == epoch or (there < 0 and node.log.start_offset >= offset)
         if durable < leader.log.voters.majority:
             raise Violation(
-                f"{leader} commits {offset}, which {durable} of {len(leader.log.voters)} voters have"
+                f"{leader} commits {offset} with {durable} of {plural(len(leader.log.voters), 'voter')}"
             )
 
     def _check_committed(self, node: SimulatedNode, offset: int) -> None:
@@ -207,7 +208,7 @@ class Invariants:
         offset = max((end for end, by in self._committed_by_epoch if by < epoch), default=0)
         if node.log.end_offset < offset:
             raise Violation(
-                f"{node} is leader of epoch {epoch} with {node.log.end_offset} of {offset} records"
+                f"{node} is leader of epoch {epoch} with {node.log.end_offset} of {plural(offset, 'record')}"
             )
         if offset > node.log.start_offset:
             last = next(batch for batch in reversed(node.log.batches) if batch.base_offset < offset)

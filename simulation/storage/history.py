@@ -17,6 +17,7 @@ from kwire.testing.disk import MemoryDisk, ProcessDied
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import HEADER_BYTES, stamp
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.plural import plural
 from simulation.storage.bit_flips import check_after_bit_flip, flip_random_bit
 from simulation.storage.broker import (
     BACKOFF_MS,
@@ -114,7 +115,7 @@ class History:
         self._log("open: " + self._describe_logs())
         with disk.without_faults():
             lost = check_after_bit_flip(storage.log(partition), partition.expected, name, was_clean=was_clean)
-        self._log(f"{lost} records are lost")
+        self._log(f"lost {plural(lost, 'record')}")
 
     def _step(self) -> None:
         rng = self._rng
@@ -313,7 +314,7 @@ class History:
             producer.last = memoryview(bytes(sent)), appended.first_offset
             producer.next_sequence += len(contents)
         self._log(
-            f"{partition.topic}: append {len(contents)} records in {len(sent)} bytes at offset "
+            f"{partition.topic}: append {plural(len(contents), 'record')} in {len(sent)} bytes at offset "
             f"{appended.first_offset}"
             + (f", producer {producer_id} epoch {producer.epoch}" if producer is not None else "")
         )
@@ -337,7 +338,8 @@ class History:
         for number, record in enumerate(contents):
             partition.expected.on_append(offset + number, record)
         self._log(
-            f"{partition.topic}: fetch {len(contents)} records in {len(fetched)} bytes at offset {offset}"
+            f"{partition.topic}: fetch {plural(len(contents), 'record')} in {len(fetched)} bytes at offset "
+            f"{offset}"
         )
         self._commit(partition)
 
@@ -461,7 +463,7 @@ class History:
     def _apply_retention(self, partition: SimulatedPartition) -> None:
         self._allow_retention(partition)
         count = self._storage.log(partition).delete_old_segments(self._storage.host.now_ms())
-        self._log(f"{partition.topic}: retention deletes {count} segments")
+        self._log(f"{partition.topic}: retention deletes {plural(count, 'segment')}")
 
     def _allow_retention(self, partition: SimulatedPartition) -> None:
         """Allow retention to delete segments, even if the process dies before retention returns."""
@@ -550,9 +552,8 @@ class History:
         self._storage.host.advance(delay_ms)
         self._disk.now_ms = self._storage.host.now_ms()
         if self._storage.cleaner.completed_cleanings > rounds:
-            self._log(
-                f"{self._storage.cleaner.completed_cleanings - rounds} logs cleaned: {self._describe_logs()}"
-            )
+            cleaned = plural(self._storage.cleaner.completed_cleanings - rounds, "log")
+            self._log(f"{cleaned} cleaned: {self._describe_logs()}")
 
     def _interleave(self) -> None:
         if self._may_interleave and self._rng.random() < 0.3 and not self._storage.is_offline:

@@ -24,6 +24,7 @@ from kwire.wire.batch import (
     read_header,
     records,
 )
+from kwire.wire.plural import plural
 from simulation.storage.expected_log import ExpectedLog, RecordContent
 
 LOOKUPS = 3
@@ -49,7 +50,7 @@ class LogScan:
         for segment in log.segments:
             content = disk.read(segment.log_path)
             if segment.size_bytes > len(content):
-                raise Violation(f"{segment!r} has only {len(content)} bytes in its file")
+                raise Violation(f"{segment!r} has only {plural(len(content), 'byte')} in its file")
             data = self.segment_content[segment.base_offset] = content[: segment.size_bytes]
             self.batches += _parse(segment, data)
         start = log.log_start_offset
@@ -101,7 +102,7 @@ def _parse(segment: LogSegment, data: bytes) -> list[ScannedBatch]:
         raise Violation(f"{segment!r} has no valid batch at byte {position}: {error}") from error
     end = found[-1].position + found[-1].header.size_bytes if found else 0
     if end != len(data):
-        raise Violation(f"{segment!r} has {len(data) - end} bytes after its last batch")
+        raise Violation(f"{segment!r} has {plural(len(data) - end, 'byte')} after its last batch")
     return found
 
 
@@ -227,7 +228,7 @@ def _check_reads(log: Log, scan: LogScan, rng: random.Random) -> None:
             offset = header.next_offset
             position += header.size_bytes
         if not position:
-            raise Violation(f"reading at {offset} returns less than a batch: {len(data)} bytes")
+            raise Violation(f"reading at {offset} returns less than a batch: {plural(len(data), 'byte')}")
     if number != len(expected):
         raise Violation(f"reading ends at {offset}, before {expected[number]}")
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from kwire.testing.disk import ProcessDied
+from kwire.wire.plural import plural
 
 
 class SeedHistory(Protocol):
@@ -101,6 +102,8 @@ def _run_in_processes(
                     pool.terminate()
                     break
             if done % 1000 == 0:
-                print(f"{done} seeds, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    print(f"{done} seeds, {failures} failures, {time.monotonic() - began:.1f} s")
+                print(
+                    f"{plural(done, 'seed')}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True
+                )
+    print(f"{plural(done, 'seed')}, {plural(failures, 'failure')}, {time.monotonic() - began:.1f} s")
     return 1 if failures else 0

@@ -194,7 +194,7 @@ def test_consecutive_batches() -> None:
     assert [header.base_offset for _, header in found] == [10, 20, 30]
     assert [position for position, _ in found] == [2, 2 + len(pieces[0]), 2 + len(pieces[0]) + len(pieces[1])]
     assert list(batches(b"")) == []
-    with pytest.raises(CorruptBatch, match="1 bytes at"):
+    with pytest.raises(CorruptBatch, match="1 byte at"):
         list(batches(whole, 2))
 
 

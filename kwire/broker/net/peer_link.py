@@ -38,6 +38,7 @@ from kwire.host.host import PeerTooOld, PeerUnreachable
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kwire.wire.plural import plural
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ class PeerLink:
         """
         waiting = len(self._unsent) + len(self._sent)
         if waiting >= MAX_REQUESTS or self._sent_bytes > MAX_IN_FLIGHT_BYTES:
-            self._fail(pending, f"{waiting} requests are already pending")
+            self._fail(pending, f"already pending: {plural(waiting, 'request')}")
             return
         self._unsent.append(pending)
         self._schedule_check(pending.deadline_ms)
@@ -351,7 +352,7 @@ class PeerLink:
         Raises WireError if the frame is not the response to that request.
         """
         if not self._sent:
-            raise WireError(f"response of {len(frame)} bytes without a request")
+            raise WireError(f"response of {plural(len(frame), 'byte')} without a request")
         pending = self._sent[0]
         response_class = API_VERSIONS[pending.request.API_KEY].response_class
         correlation_id, response = decode_response(response_class, pending.version, frame)

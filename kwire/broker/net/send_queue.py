@@ -22,6 +22,7 @@ from typing import Final
 from kwire.broker.storage.file_region import CopiedRegion, FileRegion
 from kwire.host.system_os import os
 from kwire.host.system_socket import Socket
+from kwire.wire.plural import plural
 from kwire.wire.primitives import Buffer
 
 Piece = Buffer | FileRegion
@@ -156,7 +157,7 @@ class SendQueue:
                 return False
             sent = os.sendfile(self._sock.fileno(), fd, position, count)
             if sent == 0:
-                raise RegionTruncated(f"file ends {left} bytes before the end of the region")
+                raise RegionTruncated(f"file ends {plural(left, 'byte')} before the end of the region")
             self._region_sent += sent
             self.size_bytes -= sent
             left -= sent

@@ -25,6 +25,7 @@ from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, SocketSettings
 from kwire.broker.net.unexpected_protocols import UnexpectedProtocol, UnexpectedProtocolLog
 from kwire.host.system_socket import Socket, accept
 from kwire.host.system_time import perf_counter
+from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from kwire.broker.config.listeners import ListenerEndpoint
@@ -211,8 +212,8 @@ class SocketServer:
             ip = address[0].removeprefix("::ffff:") if "." in address[0] else address[0]
             if not quotas.admit(listener.name, ip):
                 self.logger.info(
-                    "Rejected connection from %s: it already has %d connections (max.connections.per.ip)",
-                    ip, quotas.ip_limit(ip),
+                    "Rejected connection from %s: it already has %s (max.connections.per.ip)",
+                    ip, plural(quotas.ip_limit(ip), "connection"),
                 )  # fmt: skip
                 sock.close()
                 continue

@@ -20,6 +20,7 @@ from kwire.broker.replication.log_dirs import DirectoryAssignments
 from kwire.host.host import Host, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 from kwire.wire.primitives import Uuid
 
 MAX_ASSIGNMENTS_PER_REQUEST: Final = 2_250
@@ -135,15 +136,15 @@ class NodeAssignmentsManager:
             return
         if isinstance(reply, ApiError):
             self._logger.warning(
-                "Cannot report the log directories of %d replicas to the controller, will retry in %d ms: %s",
-                *(len(sent), self._backoff_ms, reply),
+                "Cannot report the log directories of %s to the controller, will retry in %d ms: %s",
+                *(plural(len(sent), "replica"), self._backoff_ms, reply),
             )
         else:
             # The usual reason is that the topic was deleted, or the replica reassigned. The metadata follows.
             codes = ", ".join(sorted({code.name for code in refused.values()}))
             self._logger.info(
-                "The controller has refused the log directories of %d replicas, will retry in %d ms: %s",
-                *(len(refused), self._backoff_ms, codes),
+                "The controller has refused the log directories of %s, will retry in %d ms: %s",
+                *(plural(len(refused), "replica"), self._backoff_ms, codes),
             )
         self._timer = self._host.internode_clock.schedule(self._backoff_ms, self._send)
         self._backoff_ms = min(2 * self._backoff_ms, MAX_BACKOFF_MS)

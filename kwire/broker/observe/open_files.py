@@ -7,6 +7,7 @@ import resource
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.storage.descriptors import MAX_CACHED_FILES
+from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from kwire.broker.observe.ports import RunningNode
@@ -44,6 +45,6 @@ def shortage_warning(running: RunningNode) -> str:
         return ""
     return (
         f"Only {left} of {limit} file descriptors are left for files and for more connections, with "
-        f"{partitions} partitions and {connections} connections: raise the hard limit (ulimit -n, or "
-        f"LimitNOFILE in the systemd unit)"
+        f"{plural(partitions, 'partition')} and {plural(connections, 'connection')}: raise the hard limit "
+        f"(ulimit -n, or LimitNOFILE in the systemd unit)"
     )

@@ -28,6 +28,7 @@ from kwire.broker.metadata.snapshot import snapshot_records
 from kwire.broker.raft.snapshots import Snapshot, SnapshotFile, SnapshotWriter
 from kwire.broker.storage.disk import StorageError
 from kwire.wire.errors import ApiError
+from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from kwire.broker.raft.metadata_log import MetadataLog
@@ -75,7 +76,7 @@ class Snapshotter:
         snapshot_bytes = 0 if latest is None else self._log.snapshots.size(latest)
         self.generated_bytes = snapshot_bytes
         if replayed_bytes >= max(REPLAYED_BYTES, 2 * snapshot_bytes):
-            self._begin(f"{replayed_bytes} bytes were replayed at startup")
+            self._begin(f"replayed {plural(replayed_bytes, 'byte')} at startup")
         else:
             self._take_if_due()
 
@@ -103,7 +104,7 @@ class Snapshotter:
             return
         if self._log.unsnapshotted_bytes >= self._max_bytes:
             self._begin(
-                f"at least {self._max_bytes} bytes since the last one "
+                f"at least {plural(self._max_bytes, 'byte')} since the last one "
                 f"(metadata.log.max.record.bytes.between.snapshots)"
             )
         elif self._is_time:
@@ -235,7 +236,7 @@ class Snapshotter:
         if self._retention_bytes >= 0:
             size = self._log.log.size_bytes + sum(map(snapshots.size, snapshots.known))
             if size > self._retention_bytes:
-                return f"log and snapshots have {size} bytes (metadata.max.retention.bytes)"
+                return f"log and snapshots have {plural(size, 'byte')} (metadata.max.retention.bytes)"
         if self._retention_ms >= 0:
             age_ms = self._host.now_ms() - snapshots.last_timestamp_ms(snapshots.known[0])
             if age_ms > self._retention_ms:

@@ -22,6 +22,7 @@ from kwire.wire.messages.fetch import (
     PartitionData,
 )
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 from kwire.wire.primitives import TopicIdPartition, Uuid
 
 INVALID_SESSION_ID: Final = 0
@@ -137,7 +138,7 @@ class FetchSessionHandler:
         if not returned >= self._session_partitions.keys():
             self.reset()
             missing = self._session_partitions.keys() - returned
-            return f"the first response of the session lacks {len(missing)} partitions"
+            return f"the first response of the session lacks {plural(len(missing), 'partition')}"
         self._session_id = response.session_id
         self.epoch = INITIAL_EPOCH if response.session_id == INVALID_SESSION_ID else 1
         return None

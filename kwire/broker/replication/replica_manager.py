@@ -40,6 +40,7 @@ from kwire.broker.storage.log.log_config import LogConfig
 from kwire.host.host import Host
 from kwire.wire.batch import NO_LEADER_EPOCH
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.plural import plural
 from kwire.wire.primitives import Uuid
 
 MAX_LOGGED = 20
@@ -183,8 +184,8 @@ class ReplicaManager:
         if names:
             more = f" and {len(names) - MAX_LOGGED} more" if len(names) > MAX_LOGGED else ""
             self._logger.error(
-                "%d replicas on broker %d are offline, because their logs cannot be used: %s%s",
-                *(len(names), self._node_id, ", ".join(names[:MAX_LOGGED]), more),
+                "Broker %d has %s offline, because the logs cannot be used: %s%s",
+                *(self._node_id, plural(len(names), "replica"), ", ".join(names[:MAX_LOGGED]), more),
             )
 
     # --- the turn

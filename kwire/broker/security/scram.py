@@ -28,6 +28,7 @@ from kwire.broker.security.sasl import AuthenticationFailed, AuthenticationResul
 from kwire.broker.security.scram_credentials import MIN_ITERATIONS, ScramMechanism
 from kwire.broker.security.users import ScramCredential, Users
 from kwire.wire.errors import WireError
+from kwire.wire.plural import plural
 
 TOKEN_EXTENSION: Final = "tokenauth"
 
@@ -161,7 +162,7 @@ class ScramServer:
         proof = b64decode(match["proof"])
         if len(proof) != len(signature):
             # In this case Kafka closes the connection without sending an error.
-            raise WireError(f"the {self._mechanism.name} proof has {len(proof)} bytes")
+            raise WireError(f"the {self._mechanism.name} proof has {plural(len(proof), 'byte')}")
         if not hmac.compare_digest(self._mechanism.hash(_xor(signature, proof)), credential.stored_key):
             raise AuthenticationFailed("Invalid client credentials")
         self._outcome = self._authenticated

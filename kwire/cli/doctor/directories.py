@@ -20,6 +20,7 @@ from kwire.broker.storage.dirs.meta_properties import StartRefused, load_meta_pr
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.cli.doctor.finding import Finding, ok, problem, warning
 from kwire.cli.shared.output import format_size, format_time
+from kwire.wire.plural import plural
 
 AREA: Final = "data directory"
 MIN_FREE_BYTES: Final = 1 << 30
@@ -189,5 +190,7 @@ def _content_findings(disk: RealDisk, directory: str, now_ms: int, *, runs: bool
     logs = sum(entry.is_dir() for entry in found)
     if logs and not runs and not os.path.exists(os.path.join(directory, CLEAN_SHUTDOWN)):
         yield ok(
-            AREA, f"{directory} has {logs} logs after an unclean shutdown: the next start runs log recovery"
+            AREA,
+            f"{directory} has {plural(logs, 'log')} after an unclean shutdown: the next start runs log "
+            "recovery",
         )

@@ -44,6 +44,7 @@ from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 from kwire.wire.records.consumer_groups import ClassicMemberMetadata, ClassicProtocol
 
 
@@ -150,7 +151,7 @@ class OnlineMigration:
             assert taken.classic is not None
             self._consumer.start_session(group.id, taken.id, taken.classic.session_timeout_ms)
         self._logger.info(
-            "Group %s: upgraded to a consumer group with %d members", group.id, len(group.members)
+            "Group %s: upgraded to a consumer group with %s", group.id, plural(len(group.members), "member")
         )
         return group
 
@@ -282,7 +283,9 @@ class OnlineMigration:
         del self._consumer.groups[group.id]
         rebalanced = self._classic.adopt(classic, rebalance)
         self._logger.info(
-            "Group %s: downgraded to a classic group with %d members", group.id, len(classic.members)
+            "Group %s: downgraded to a classic group with %s",
+            group.id,
+            plural(len(classic.members), "member"),
         )
 
         def committed(error: ApiError | None) -> None:

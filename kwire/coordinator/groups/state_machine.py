@@ -29,6 +29,7 @@ from kwire.wire.messages.consumer_group_describe import DescribedGroup as Descri
 from kwire.wire.messages.describe_groups import DescribedGroup
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity
 from kwire.wire.messages.list_groups import ListedGroup
+from kwire.wire.plural import plural
 from kwire.wire.primitives import TopicPartition, Uuid
 from kwire.wire.records.consumer_groups import ConsumerGroupMetadataKey
 from kwire.wire.records.groups import (
@@ -231,7 +232,7 @@ class GroupStateMachine:
             )
             records += expired
             if expired:
-                self._logger.info("Group %s: deleting %d expired offsets", group.id, len(expired))
+                self._logger.info("Group %s: deleting %s", group.id, plural(len(expired), "expired offset"))
             if none_left and _is_empty(group):
                 records += _tombstones(group)
         return records

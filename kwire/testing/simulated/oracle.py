@@ -15,6 +15,7 @@ from kwire.host.host import PeerAddress
 from kwire.testing.results import TopicPartition
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import BatchHeader, Record
+from kwire.wire.plural import plural
 
 LeaderEpochLookup = Callable[[TopicPartition, PeerAddress], int | None]
 """Returns the leader epoch in which the broker at an address leads a partition, or None."""
@@ -247,7 +248,7 @@ class Oracle:
                     raise Violation(f"{value!r} is in {topic_partition}, but was sent to {sent.partition}")
                 found[value] = found.get(value, 0) + 1
                 if found[value] > (1 if sent.is_idempotent else sent.attempts):
-                    raise Violation(f"{value!r} is {found[value]} times in {topic_partition}")
+                    raise Violation(f"{value!r} is {plural(found[value], 'time')} in {topic_partition}")
                 if found[value] > 1 or not (sent.is_idempotent or (sent.acks_all and sent.is_acknowledged)):
                     continue
                 before = last.get((sent.producer, topic_partition))

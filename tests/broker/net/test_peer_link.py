@@ -383,7 +383,7 @@ def test_number_of_requests_and_links_is_limited() -> None:
     harness = idle_link()
     for _ in range(MAX_REQUESTS + 3):
         harness.request()
-    assert harness.take_results() == [f"[::1]:9092: {MAX_REQUESTS} requests are already pending"] * 3
+    assert harness.take_results() == [f"[::1]:9092: already pending: {MAX_REQUESTS} requests"] * 3
     for port in range(MAX_LINKS):
         harness.request(to=PeerAddress("many", port))
     assert len(harness.links) == MAX_LINKS

@@ -107,7 +107,7 @@ def test_metadata_records_round_trip(record_type: int) -> None:
         for end in range(len(data)):
             with pytest.raises(WireError):
                 decode_metadata_record(data[:end])
-        with pytest.raises(WireError, match="1 bytes after"):
+        with pytest.raises(WireError, match="1 byte after"):
             decode_metadata_record(data + b"\x00")
     unknown = bytes([1, record_type, 99]) + b"whatever"
     assert decode_metadata_record(unknown) == UnknownRecord(

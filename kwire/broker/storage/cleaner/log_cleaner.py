@@ -22,6 +22,7 @@ from kwire.broker.storage.log.log import Log
 from kwire.broker.storage.log.scan import InvalidBatch
 from kwire.broker.storage.log.segment import CLEANED_SUFFIX, LogSegment
 from kwire.host.host import Host, T, Timer
+from kwire.wire.plural import plural
 from kwire.wire.primitives import TopicPartition
 
 _MIN_READ_BYTES = 64 * 1024
@@ -310,13 +311,13 @@ class LogCleaner:
             else:
                 self._forward_scans_left[log] = _FORWARD_SCANS
             self.logger.info(
-                "Cleaned %s up to offset %d: kept %d of %d bytes and %d of %d records (unique keys: %d)",
+                "Cleaned %s up to offset %d: kept %d of %d bytes and %d of %s (unique keys: %d)",
                 log.name,
                 outcome.end_offset,
                 outcome.bytes_kept,
                 outcome.bytes_before,
                 outcome.records_kept,
-                outcome.records_read,
+                plural(outcome.records_read, "record"),
                 outcome.keys,
             )
             self._write_checkpoint(self.log_manager.directory_of(log))

@@ -11,6 +11,7 @@ from typing import Final
 
 from kwire.broker.storage.cleaner.compiled_readers import RecordHead, head_of, run_reader
 from kwire.wire.batch import CorruptBatch
+from kwire.wire.plural import plural
 
 LONGEST_PLAIN_KEY: Final = 46
 _HASH_BYTES: Final = LONGEST_PLAIN_KEY + 1
@@ -178,7 +179,7 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
                 continue
         key_end = at + (size >> 1)
         if key_end >= stop:
-            raise CorruptBatch(f"a key of {size >> 1} bytes in a record of {length >> 1}")
+            raise CorruptBatch(f"a key of {plural(size >> 1, 'byte')} in a record of {length >> 1}")
         key = data[at:key_end]
         add_key(key if size <= _LONGEST_PLAIN_SIZE else hash_key(key))
         if data[key_end] & 1:  # the value's length is negative, so the value is null
@@ -211,7 +212,7 @@ def _read(found: RecordKeys, data: bytes, at: int, end: int, count: int) -> None
         length_before = length
         at = stop
     if at != end:
-        raise CorruptBatch(f"{end - at} bytes are left after {count} records")
+        raise CorruptBatch(f"{plural(end - at, 'byte')} left after {plural(count, 'record')}")
     add_start(at)
 
 

@@ -42,6 +42,7 @@ from kwire.broker.storage.log.producer_state import PRODUCER_ID_EXPIRATION_MS
 from kwire.broker.storage.log.recovery import open_log
 from kwire.host.host import Host
 from kwire.host.loggers import NodeLogger
+from kwire.wire.plural import plural
 from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid
 
 _MAX_PREFERENCES = 10_000
@@ -201,7 +202,7 @@ class LogManager(BrokerLogs):
             self._checkpoints[path].write_now()
         if opened:
             how = "after a clean shutdown" if directory.had_clean_shutdown else "with log recovery"
-            self._logger.info("Log directory %s: loaded %d logs %s", path, len(opened), how)
+            self._logger.info("Log directory %s: loaded %s %s", path, plural(len(opened), "log"), how)
 
     def _resolve_duplicate(self, directory: LogDirectory, found: PartitionDirectory) -> None:
         """Mark one of two directories of a partition as stray. Raises StorageError if it is unclear which.

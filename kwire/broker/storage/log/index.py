@@ -20,6 +20,7 @@ from struct import Struct
 
 from kwire.broker.storage.disk import Disk, ResourceShortage, StorageError
 from kwire.wire.batch import NO_TIMESTAMP
+from kwire.wire.plural import plural
 
 OFFSET_ENTRY = Struct(">ii")
 TIME_ENTRY = Struct(">qi")
@@ -105,7 +106,9 @@ class _Index:
             return
         size = self._disk.size(self.path)
         if size % self._entry.size:
-            raise CorruptIndex(f"{self.path} has {size} bytes, not a multiple of {self._entry.size}")
+            raise CorruptIndex(
+                f"{self.path} has {plural(size, 'byte')}, not a multiple of {self._entry.size}"
+            )
         self._on_disk = size // self._entry.size
         self._block = b""
         self._is_trimmed = True
@@ -186,7 +189,7 @@ class _Index:
         size = self._entry.size
         data = self._disk.open(self.path).read_at(number * size, count * size)
         if len(data) < count * size:
-            raise CorruptIndex(f"{self.path} is shorter than its {self._on_disk} entries")
+            raise CorruptIndex(f"{self.path} is shorter than its {plural(self._on_disk, 'entry')}")
         return data
 
     def _floor(self, target: int, column: int = 0) -> int:

@@ -17,6 +17,7 @@ from kwire.wire.batch import (
 )
 from kwire.wire.crc import crc32c
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 
 BATCHES_KEPT: Final = 5
 NO_COORDINATOR_EPOCH: Final = -1
@@ -101,14 +102,14 @@ def encode_snapshot(producers: Mapping[int, ProducerState]) -> bytes:
 def read_snapshot(content: bytes) -> Iterable[tuple[int, ProducerState]]:
     """Yield the producers of a `.snapshot` file with their ids. Raises CorruptSnapshot."""
     if len(content) < _SNAPSHOT_HEAD.size:
-        raise CorruptSnapshot(f"{len(content)} bytes are too short for a snapshot")
+        raise CorruptSnapshot(f"too short for a snapshot: {plural(len(content), 'byte')}")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(content, 0)
     if version != SNAPSHOT_VERSION:
         raise CorruptSnapshot(f"unsupported version {version}")
     if crc32c(memoryview(content)[_CRC_END:]) != crc:
         raise CorruptSnapshot("wrong CRC")
     if len(content) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-        raise CorruptSnapshot(f"{count} entries in {len(content)} bytes")
+        raise CorruptSnapshot(f"{plural(count, 'entry')} in {plural(len(content), 'byte')}")
     for fields in _SNAPSHOT_ENTRY.iter_unpack(content[_SNAPSHOT_HEAD.size :]):
         producer_id, epoch, sequence, last_offset, delta, timestamp, coordinator_epoch, txn_offset = fields
         state = ProducerState()

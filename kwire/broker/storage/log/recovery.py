@@ -38,6 +38,7 @@ from kwire.broker.storage.log.segment import (
 )
 from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
 from kwire.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, CorruptBatch, crc_is_valid, read_header
+from kwire.wire.plural import plural
 from kwire.wire.primitives import ZERO_UUID, Uuid
 
 _LEFTOVER_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX, DELETED_SUFFIX)
@@ -248,7 +249,9 @@ class _LogLoader:
         # Rename the log file last: only its `.swap` name shows that the swap has to be completed.
         for name in sorted(swaps, key=lambda name: name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
             disk.rename(join(directory, name), join(directory, name.removesuffix(SWAP_SUFFIX)))
-        self._logger.warning("Completed an interrupted segment swap of %s (%d files)", self.name, len(swaps))
+        self._logger.warning(
+            "Completed an interrupted segment swap of %s (%s)", self.name, plural(len(swaps), "file")
+        )
 
     def _end_of_swap(self, base_offset: int) -> int:
         path = join(self._directory, f"{base_offset:020d}{LOG_SUFFIX}{SWAP_SUFFIX}")

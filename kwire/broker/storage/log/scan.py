@@ -9,6 +9,7 @@ from zlib import crc32
 from kwire.broker.storage.disk import DiskFile
 from kwire.wire.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 
 _LEAD = Struct(">qiib")
 """Base offset, length, leader epoch or CRC, magic. They are at the same position in every format."""
@@ -105,14 +106,15 @@ def scan_batches(file: DiskFile, position: int, end: int) -> Iterator[WholeBatch
             chunk_position = position
             at = 0
             if len(chunk) < _LEAD.size:
-                raise InvalidBatch(position, f"{end - position} bytes are too short for a batch")
+                raise InvalidBatch(position, f"too short for a batch: {plural(end - position, 'byte')}")
         _, length, _, magic = _LEAD.unpack_from(chunk, at)
         size_bytes = LOG_OVERHEAD_BYTES + length
         if size_bytes < _MIN_LEGACY_BYTES:
             raise InvalidBatch(position, f"invalid batch length {length}")
         if position + size_bytes > end:
             raise InvalidBatch(
-                position, f"batch of {size_bytes} bytes exceeds the {end - position} bytes left"
+                position,
+                f"batch of {size_bytes} bytes exceeds the {plural(end - position, 'byte')} left",
             )
         if at + size_bytes > len(chunk):
             chunk = _read_chunk(file, position, end, max(size_bytes, _WHOLE_CHUNK_BYTES))

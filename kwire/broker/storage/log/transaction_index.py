@@ -11,6 +11,7 @@ from struct import Struct
 
 from kwire.broker.storage.disk import Disk, StorageError
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 
 _ENTRY = Struct(">hqqqq")
 _VERSION = 0
@@ -40,7 +41,7 @@ def read_aborted_txns(disk: Disk, path: str) -> list[AbortedTxn]:
         return []
     data = disk.read(path)
     if len(data) % ENTRY_BYTES:
-        raise StorageError(f"{path} has {len(data)} bytes, not a multiple of {ENTRY_BYTES}")
+        raise StorageError(f"{path} has {plural(len(data), 'byte')}, not a multiple of {ENTRY_BYTES}")
     found: list[AbortedTxn] = []
     for version, *fields in _ENTRY.iter_unpack(data):
         if version != _VERSION:

@@ -36,6 +36,7 @@ from kwire.wire.batch import (
 from kwire.wire.compression import Codec, OutputTooLarge
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 from kwire.wire.primitives import Buffer
 from kwire.wire.record_scan import MAX_REJECTED, Problem, RecordScan, Rejection, native_scan, scan
 
@@ -216,7 +217,7 @@ def _check_client_batch(header: BatchHeader, partition: str) -> None:
     elif count <= 0:
         problem = f"an invalid count of records, {count}"
     elif header.last_offset_delta != count - 1:
-        problem = f"offsets up to {header.last_offset_delta} and a count of {count} records"
+        problem = f"offsets up to {header.last_offset_delta} and a count of {plural(count, 'record')}"
     elif header.is_control:
         problem = "control records, which clients may not write"
     elif header.has_producer_id and header.base_sequence < 0:
@@ -250,8 +251,8 @@ def _check_records(
         work = "validates without its native code" if native_scan is None else "can compress again"
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"The batch appended to {partition} has {count} records, more than the {MAX_RECORDS_IN_PYTHON} "
-            f"that kwire {work}.",
+            f"The batch appended to {partition} has {plural(count, 'record')}, more than the "
+            f"{MAX_RECORDS_IN_PYTHON} that kwire {work}.",
         )
     append_time = config.message_timestamp_type == LOG_APPEND_TIME
     if header.has_log_append_time:

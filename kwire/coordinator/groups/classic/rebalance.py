@@ -28,6 +28,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
+from kwire.wire.plural import plural
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """The time for which a member without a generation may wait in the join phase; Kafka's constant."""
@@ -450,10 +451,10 @@ class ClassicGroups:
             self._logger.info("Group %s with generation %d is now empty", group.id, group.generation)
             return CoordinatorResult([group.record({})], lambda error: self._warn_not_stored(group, error))
         self._logger.info(
-            "Group %s: stabilized generation %d with %d members",
+            "Group %s: stabilized generation %d with %s",
             group.id,
             group.generation,
-            len(group.members),
+            plural(len(group.members), "member"),
         )
         for member in list(group.members.values()):
             group.complete_join(member, group.join_response(member.id))

@@ -10,6 +10,7 @@ from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.state_machine import CoordinatorRecord
 from kwire.host.loggers import NodeLogger
 from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.plural import plural
 from kwire.wire.primitives import Uuid
 from kwire.wire.records.consumer_groups import (
     ClassicMemberMetadata,
@@ -238,10 +239,10 @@ def _loaded(
         if epochs is not None and len(epochs) != len(topic.partitions):
             logger.error(
                 "Using the member epoch instead of the stored assignment epochs of member %s: the record has "
-                "%d epochs for %d partitions",
+                "%s for %s",
                 member_id,
-                len(epochs),
-                len(topic.partitions),
+                plural(len(epochs), "epoch"),
+                plural(len(topic.partitions), "partition"),
             )
             epochs = None
         if epochs is None:
