@@ -58,6 +58,11 @@ def unserved_feature_levels() -> dict[str, int]:
     return {name: 0 for name, feature in FEATURES.items() if not feature.is_served}
 
 
+def unserved_levels(levels: Mapping[str, int]) -> dict[str, int]:
+    """Return the levels above 0 of features that kwire does not serve."""
+    return {name: level for name, level in levels.items() if level and not FEATURES[name].is_served}
+
+
 def registered_features() -> dict[str, tuple[int, int]]:
     """Return all of Kafka's levels, with which controllers, and the broker of a sole voter, register."""
     return {name: (feature.min_level, feature.max_level) for name, feature in FEATURES.items()}

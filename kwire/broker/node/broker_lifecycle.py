@@ -435,7 +435,10 @@ class BrokerLifecycleManager:
             if not offered.get(name, (0, 0))[0] <= level <= offered.get(name, (0, 0))[1]
         }
         if not levels:
-            return "the cluster has finalized a feature level that this release does not support"
+            return (
+                "the cluster has finalized a feature level that this release does not support; the next "
+                "message names the feature, after this broker has fetched the metadata"
+            )
         shown = ", ".join(f"{name} at level {level}" for name, level in levels.items())
         downgrades = " ".join(f"--feature {name}={offered.get(name, (0, 0))[1]}" for name in levels)
         return (

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 import time
+from collections.abc import Mapping
 
+from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.scram_parser import MalformedCredential, parse_credential
 from kwire.broker.controller.topics import new_uuid
+from kwire.broker.metadata.features import effective_levels, unserved_levels
 from kwire.broker.node.format import (
     FormatError,
     InitialMetadata,
@@ -78,4 +82,24 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     for line in lines:
         print(line)
+    begins_cluster = config.is_controller and not options.no_initial_controllers
+    if begins_cluster and any(line.startswith("formatted ") for line in lines):
+        _note_unserved_features(config, features, options.release_version)
     return 0
+
+
+def _note_unserved_features(config: BrokerConfig, features: Mapping[str, int], release: str | None) -> None:
+    """Print a note if the new cluster has features with which kwire's brokers cannot register.
+
+    These are defaults of Apache Kafka, whose nodes can be formatted here too.
+    """
+    dynamic = not config.value("controller.quorum.voters")
+    levels = unserved_levels(dict(effective_levels(features, release, dynamic_quorum=dynamic)))
+    if levels:
+        shown = " and ".join(f"{name} {level}" for name, level in levels.items())
+        needed = " ".join(f"--feature {name}=0" for name in levels)
+        print(
+            f"kwire: the cluster starts with {shown}, which only the kwire broker of a sole voter can join: "
+            f"for more kwire brokers, remove the directories and format them with {needed}",
+            file=sys.stderr,
+        )

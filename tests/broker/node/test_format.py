@@ -361,6 +361,55 @@ def test_feature_level_0_is_not_written(tmp_path: Path) -> None:
     assert levels(tmp_path / "data/bootstrap.checkpoint") == [("metadata.version", 21)]
 
 
+WITHOUT_UNSERVED = "--feature", "share.version=0", "--feature", "streams.version=0"
+
+
+def test_features_that_kwire_brokers_lack_cause_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert format_("-c", properties(tmp_path)) == 0
+    out, note = capsys.readouterr()
+    assert out.startswith("formatted ")
+    assert note.startswith("kwire: the cluster starts with share.version 1 and streams.version 1, ")
+    assert note.endswith(f"format them with {' '.join(WITHOUT_UNSERVED)}\n")
+    # Nothing was formatted.
+    assert format_("-c", properties(tmp_path), "--ignore-formatted") == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("flags", [WITHOUT_UNSERVED, ("--release-version", "4.0")])
+def test_features_that_kwire_brokers_have_cause_no_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    assert format_("-c", properties(tmp_path), *flags) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_note_names_only_the_enabled_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert format_("-c", properties(tmp_path), "--feature", "share.version=0") == 0
+    assert capsys.readouterr().err.endswith("format them with --feature streams.version=0\n")
+
+
+def test_broker_without_a_controller_gets_no_note_because_controllers_choose_the_features(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(properties(tmp_path))
+    path.write_text(
+        f"process.roles=broker\nnode.id=1\nlog.dirs={tmp_path / 'data'}\nlisteners=PLAINTEXT://127.0.0.1:0\n"
+        "controller.listener.names=CONTROLLER\ncontroller.quorum.bootstrap.servers=127.0.0.1:9093\n"
+    )
+    assert format_("-c", str(path)) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_controller_that_joins_a_cluster_gets_no_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = properties(tmp_path, **{"controller.quorum.voters": ""})
+    assert format_("-c", path, "--no-initial-controllers") == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_requested_feature_levels_are_written(tmp_path: Path) -> None:
     wanted = ["-f", "transaction.version=1", "-f", "share.version=0", "-f", "metadata.version=28"]
     assert format_("-c", properties(tmp_path), *wanted, "-f", "kraft.version=0") == 0
