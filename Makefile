@@ -142,7 +142,7 @@ pipeline-kills: $(READY) ## kill the pipeline's jobs: `make pipeline-kills SEEDS
 .PHONY: bench
 bench: $(READY) ## measure performance, beside Apache Kafka if Java is installed (docs/performance.md)
 	@if command -v java >/dev/null && command -v mvn >/dev/null; then \
-		$(BIN)/python -c "from interop.reference import kafka_jars; kafka_jars()"; fi
+		exec $(BIN)/python -c "from interop.reference import kafka_jars; kafka_jars()"; fi
 	$(BIN)/python -m bench $(ARGS)
 
 .PHONY: lock

@@ -243,7 +243,7 @@ def why_missing(name: str) -> str | None:
         return None
     if shutil.which("java") is None:
         return "Apache Kafka is not measured: no Java on the PATH."
-    if not any(KAFKA_JARS.glob("kafka_*.jar")):
+    if not (KAFKA_JARS / ".complete").exists():
         return "Apache Kafka is not measured: its jars are missing; `make interop` fetches them."
     return None
 

@@ -154,9 +154,9 @@ Rounds = Callable[[Topic, Spark], Iterable[Sample]]
 
 
 def why_no_spark() -> str | None:
-    if not SPARK_PYTHON.exists():
+    if not (TARGET / "venv" / ".complete").exists():
         return "Spark is not measured: there is no PySpark, `make interop` installs it."
-    if not any(SPARK_JARS.glob("spark-sql-kafka-*.jar")):
+    if not (SPARK_JARS / ".complete").exists():
         return "Spark is not measured: its Kafka source is not there, `make interop` fetches it."
     reason = why_missing("apache")
     if reason is not None and "Java" in reason:

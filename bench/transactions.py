@@ -40,7 +40,9 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
             for name, broker in brokers.items():
                 for partitions in PARTITION_COUNTS:
                     for client, kind in CLIENTS.items():
-                        if kind is JavaLoop and (shutil.which("javac") is None or not KAFKA_JARS.exists()):
+                        if kind is JavaLoop and (
+                            shutil.which("javac") is None or not (KAFKA_JARS / ".complete").exists()
+                        ):
                             continue
                         topic = f"transactions-{client}-{partitions}"
                         _create(broker, topic, partitions)

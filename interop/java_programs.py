@@ -42,6 +42,7 @@ def _compiled(name: str, jars: Path) -> Path:
             "this needs a JDK on the PATH, not only a JRE (Debian: apt-get install openjdk-17-jdk-headless)."
         )
     classes.mkdir(parents=True, exist_ok=True)
+    made_from.unlink(missing_ok=True)  # until the class files are complete again
     subprocess.run(
         [javac, "-cp", f"{jars}/*", "-d", str(classes), str(source)],
         check=True,

@@ -10,12 +10,15 @@ import fcntl
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE / "target"
@@ -40,11 +43,32 @@ class Missing(Exception):
 
 @contextmanager
 def alone_in_target() -> Iterator[None]:
-    """Hold the lock on ``interop/target``, so that no other process downloads or builds there meanwhile."""
+    """Hold the lock on ``interop/target``, so that no other process downloads or builds there meanwhile.
+
+    If the process gets SIGTERM or SIGHUP meanwhile, the block raises SystemExit. So ``subprocess.run`` kills
+    the program that it has started.
+    """
     TARGET.mkdir(exist_ok=True)
-    with (TARGET / ".lock").open("w") as lock:
+    with (TARGET / ".lock").open("w") as lock, _exit_on_signals():
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def _exit_on_signals() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can set handlers
+        yield
+        return
+    before = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def require_java() -> str:
@@ -71,6 +95,7 @@ def fetch_jars(pom: Path, destination: Path, *settings: str) -> Path:
         raise Missing(
             "interop needs Maven (mvn) on the PATH to fetch Apache Kafka (Debian: apt-get install maven)."
         )
+    complete.unlink(missing_ok=True)  # first, because the removal of the directory may be interrupted
     shutil.rmtree(destination, ignore_errors=True)
     run = subprocess.run(
         [

@@ -9,6 +9,8 @@ from interop.brokers import ApacheKafka
 from interop.reference import NODE_SUFFIX, TARGET, alone_in_target, node_jars
 
 ARCHIVE = TARGET / f"kafka{NODE_SUFFIX}.jsa"
+UNFINISHED = ARCHIVE.with_suffix(".unfinished")
+"""The file that the JVM writes. Only a complete archive gets the name of `ARCHIVE`."""
 
 
 class _Archiving(ApacheKafka):
@@ -19,7 +21,7 @@ class _Archiving(ApacheKafka):
 
     def command(self) -> list[str]:
         command = super().java("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-        return [*command, f"-XX:ArchiveClassesAtExit={ARCHIVE}", "kafka.Kafka", str(self.properties_path)]
+        return [*command, f"-XX:ArchiveClassesAtExit={UNFINISHED}", "kafka.Kafka", str(self.properties_path)]
 
 
 @cache
@@ -32,4 +34,5 @@ def shared_class_options() -> tuple[str, ...]:
             broker.start()
             broker.stop()
             broker.discard()
+            UNFINISHED.rename(ARCHIVE)
     return (f"-XX:SharedArchiveFile={ARCHIVE}",)
