@@ -12,7 +12,7 @@ import errno
 import resource
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock, get_ident
@@ -39,13 +39,22 @@ MIN_CACHED_FILES: Final = 16
 ADDED_PER_INCREASE: Final = 64
 """The number of opened files after which the cache may grow by one file again, after a shortage."""
 WORKER_RETRY_SECONDS: Final = 0.05
-_CACHED_REFERENCES: Final = 3
-"""The references to a cached file that is not in use: the cache, a local variable, and an argument."""
 
 
 def default_cached_files() -> int:
     """Return the number of files that a disk may keep open in this process."""
     return min(MAX_CACHED_FILES, max(SPARES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
+
+
+def _count_references(files: Mapping[str, object], path: str) -> int:
+    return sys.getrefcount(files[path])
+
+
+_UNUSED_REFERENCES: Final = _count_references(OrderedDict({"": object()}), "")
+"""The references to a file that only the cache refers to.
+
+It is measured, because releases of Python differ in which references they count while a function is called.
+"""
 
 
 class HandleCache(Generic[F]):
@@ -125,8 +134,7 @@ class HandleCache(Generic[F]):
         return count > 0
 
     def _is_unused(self, path: str) -> bool:
-        file = self._files[path]
-        return sys.getrefcount(file) <= _CACHED_REFERENCES
+        return _count_references(self._files, path) <= _UNUSED_REFERENCES
 
     def clear(self) -> None:
         self._files.clear()

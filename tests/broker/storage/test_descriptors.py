@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from kwire.broker.storage.descriptors import ADDED_PER_INCREASE, MIN_CACHED_FILES, SPARES
+from kwire.broker.storage.descriptors import ADDED_PER_INCREASE, MIN_CACHED_FILES, SPARES, HandleCache
 from kwire.broker.storage.disk import DiskFile, FileMissing, RealDisk, ResourceShortage
 from tests.broker.storage.descriptor_limit import no_free_descriptors
 
@@ -142,3 +142,52 @@ def test_connections_get_descriptors_but_not_the_last_cached_files(disk: RealDis
     while disk.give_back_descriptors():
         pass
     assert len(disk._handles) == MIN_CACHED_FILES
+
+
+class _File:
+    """A file of a cache. It is closed when the last reference to it is dropped."""
+
+    def __init__(self, closed: list[str], path: str) -> None:
+        self._closed = closed
+        self._path = path
+
+    def __del__(self) -> None:
+        self._closed.append(self._path)
+
+
+def test_only_files_without_other_references_are_given_back() -> None:
+    closed: list[str] = []
+    cache: HandleCache[_File] = HandleCache(100)
+
+    def add(path: str) -> _File:
+        file = _File(closed, path)
+        cache.add(path, file)
+        return file
+
+    def give_back_all() -> None:
+        while cache.give_back():
+            pass
+
+    def give_back_during_use(file: _File) -> None:
+        give_back_all()
+        assert file is not None
+
+    def reader() -> Iterator[None]:
+        file = add("of a generator")
+        yield
+        assert file is not None
+
+    add("unused 1")
+    local = add("of a local variable")
+    listed = [add("of a list")]
+    paused = reader()
+    next(paused)
+    add("unused 2")
+    give_back_during_use(add("of an argument"))
+    assert sorted(closed) == ["unused 1", "unused 2"]
+    del local, listed, paused
+    give_back_all()
+    assert sorted(closed) == [
+        "of a generator", "of a list", "of a local variable", "of an argument", "unused 1", "unused 2",
+    ]  # fmt: skip
+    assert not len(cache)
