@@ -102,4 +102,5 @@ def complete_unsupported(context: RequestContext) -> None:
             )
         ],
     )
+    context.record_error(ErrorCode.UNSUPPORTED_VERSION)
     context.complete_encoded(encode_response(ApiKey.API_VERSIONS, 0, context.header.correlation_id, response))

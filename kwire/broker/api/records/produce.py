@@ -135,6 +135,8 @@ class _Produce:
 
     def fail_request(self, error: ApiError) -> ProduceResponse | Delayed:
         """Return a response with the error for every partition. With acks=0, close the connection instead."""
+        count = sum(len(topic.partition_data) for topic in self._request.topic_data)
+        self._context.record_error(error.code, count)
         if self._request.acks == 0:
             self._context.close_connection()
             return DELAYED

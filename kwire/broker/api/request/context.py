@@ -16,7 +16,7 @@ from kwire.broker.api.request.fetch_queue import FetchQueue
 from kwire.broker.api.request.repeated_request import FastPath, RepeatedRequest
 from kwire.broker.api.request.request_log import client_bytes, request_id
 from kwire.broker.api.request.request_metrics import RequestMetrics
-from kwire.broker.api.request.response_errors import error_codes
+from kwire.broker.api.request.response_errors import error_codes, error_codes_of_partitions
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.host.loggers import NodeLogger
@@ -321,6 +321,7 @@ class RequestContext:
         if channel.closed or channel.closing:
             self.state = _READY
             self.request = None
+            self._record_errors(response)
             return
         header = self.header
         try:
@@ -348,8 +349,10 @@ class RequestContext:
     def _record_errors(self, response: Message) -> None:
         metrics = self.channel.request_metrics
         if metrics is not None:
-            for code in error_codes(self.header.api_key, response):
-                metrics.record_error(self.header.api_key, code)
+            api_key = self.header.api_key
+            for code in error_codes(api_key, response):
+                if code:
+                    metrics.record_error(api_key, code)
 
     def _handle_encoding_error(self, error: Exception) -> None:
         """Complete the request with an error, because its response cannot be encoded."""
@@ -379,18 +382,27 @@ class RequestContext:
         if metrics is not None:
             self.handled_s = metrics.clock() - self.received_s
 
-    def record_error(self, code: int) -> None:
-        """Count an error of one partition in a Produce or Fetch response."""
+    def record_error(self, code: int, count: int = 1) -> None:
+        """Count errors that `complete` does not count: those of partitions in Produce and Fetch responses."""
         metrics = self.channel.request_metrics
         if metrics is not None:
-            metrics.record_error(self.header.api_key, code)
+            metrics.record_error(self.header.api_key, code, count)
 
     def refuse(self, error: ApiError) -> None:
         self.complete(self.error_response(error))
 
     def error_response(self, error: ApiError) -> Message:
-        """Return an error response for the whole request. Raises WireError for a Produce with acks=0."""
-        return error_response(self.header.api_key, self.header.api_version, self.request, error)
+        """Return an error response for the whole request, which the caller must send.
+
+        If the request is a Produce or Fetch, also count the errors of its partitions, as its handler does
+        otherwise. Raises WireError for a Produce with acks=0.
+        """
+        header = self.header
+        response = error_response(header.api_key, header.api_version, self.request, error)
+        for code in error_codes_of_partitions(header.api_key, response):
+            if code:
+                self.record_error(code)
+        return response
 
     def _complete_with_error(self, code: ErrorCode) -> None:
         """Respond with this error. If the error response cannot be encoded either, close the connection."""
@@ -408,6 +420,7 @@ class RequestContext:
             )
             self.close_connection()
             return
+        self._record_errors(failed)
         self.complete_encoded(encoded)
 
     def complete_encoded(self, pieces: list[Buffer | Region]) -> None:

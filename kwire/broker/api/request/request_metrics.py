@@ -80,9 +80,9 @@ class RequestMetrics:
         """Call `on_slow` for each request that takes longer than `seconds`, except APIs in `NEVER_SLOW`."""
         self._slow_seconds, self._on_slow = seconds, on_slow
 
-    def record_error(self, api_key: int, code: int) -> None:
-        """Count an error in a response."""
-        self.errors[api_key, code] += 1
+    def record_error(self, api_key: int, code: int, count: int = 1) -> None:
+        """Count errors with the same code in a response."""
+        self.errors[api_key, code] += count
 
     def record(
         self,
