@@ -73,7 +73,7 @@ def describe_configs(
     # Kafka authorizes all resources first, so an unknown type fails the whole request.
     if any(resource.resource_type not in DESCRIBABLE for resource in request.resources):
         raise ApiError(ErrorCode.INVALID_REQUEST)
-    return handle_in_slices(node.host, context, _describe_configs(node, request))
+    return handle_in_slices(context, _describe_configs(node, request))
 
 
 def _describe_configs(

@@ -16,8 +16,9 @@ from kwire.broker.api.dispatch.handlers import (
     import_handler,
 )
 from kwire.broker.api.request.context import DELAYED, Channel, Delayed, RequestContext
+from kwire.broker.api.request.fetch_queue import FetchQueue
 from kwire.broker.api.request.repeated_request import MAX_REPEATED_BYTES, RepeatedRequest
-from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, Steps, complete_in_slices
+from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, InSlices, Steps, complete_in_slices
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, SupportedApi, apis_for
 from kwire.broker.api.request.unexpected_error import unexpected_error
 from kwire.wire.api_keys import ApiKey
@@ -159,22 +160,22 @@ class Dispatcher:
         self, handler: Handler, context: RequestContext, frame: memoryview, position: int, may_wait: bool
     ) -> None:
         """Decode a large request in slices, and handle it."""
-        fetches = context.channel.fetches if context.header.api_key == _FETCH else None
-        if fetches is not None:
-            fetches.begin_slices()
 
         def steps() -> Steps:
-            try:
-                request = yield from decode_request_in_slices(context.header, frame, position)
-                context.request = request
-                if fetches is not None and (not may_wait or self._node.stopping):
-                    request.max_wait_ms = min(request.max_wait_ms, 0)
-                return handler(self._node, context, request)
-            finally:
-                if fetches is not None:
-                    fetches.end_slices()
+            request = yield from decode_request_in_slices(context.header, frame, position)
+            context.request = request
+            if context.header.api_key == _FETCH and (not may_wait or self._node.stopping):
+                request.max_wait_ms = min(request.max_wait_ms, 0)
+            reply = handler(self._node, context, request)
+            return (yield from reply.steps) if isinstance(reply, InSlices) else reply
 
-        complete_in_slices(self._node.host, context, steps())
+        self._run(context, steps())
+
+    def _run(self, context: RequestContext, steps: Steps) -> None:
+        """Run the steps of a request, which takes several turns of the event loop."""
+        if context.header.api_key == _FETCH:
+            steps = _before_later_requests(context.channel.fetches, steps)
+        complete_in_slices(self._node.host, context, steps)
 
     def _call(self, handler: Handler, context: RequestContext, request: Message) -> None:
         """Call a handler, and respond with an error if it fails.
@@ -192,6 +193,9 @@ class Dispatcher:
             raise
         if not isinstance(reply, Delayed):
             context.complete(reply)
+        elif reply is not DELAYED:
+            assert isinstance(reply, InSlices)
+            self._run(context, reply.steps)
         elif not context.completed:
             context.was_delayed()
 
@@ -238,3 +242,12 @@ class Dispatcher:
         else:
             if not isinstance(reply, Delayed):
                 context.complete(reply)
+
+
+def _before_later_requests(fetches: FetchQueue, steps: Steps) -> Steps:
+    """Run the steps of a Fetch. Later requests of its connection wait until they have returned."""
+    fetches.begin_slices()
+    try:
+        return (yield from steps)
+    finally:
+        fetches.end_slices()

@@ -63,7 +63,7 @@ def offset_commit(
     node: BrokerRole, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Delayed:
     """Return one result per partition, after the offsets are committed."""
-    return handle_in_slices(node.host, context, _offset_commit(node, context, request))
+    return handle_in_slices(context, _offset_commit(node, context, request))
 
 
 def _offset_commit(

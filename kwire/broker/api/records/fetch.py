@@ -36,7 +36,13 @@ from kwire.broker.api.records.fetch_sessions import (
 from kwire.broker.api.records.preferred_read_replica import preferred_read_replica
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.api.request.ports import BrokerRole
-from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, Steps, complete_in_slices, slices_of
+from kwire.broker.api.request.slices import (
+    LARGE_REQUEST_BYTES,
+    InSlices,
+    Steps,
+    complete_in_slices,
+    slices_of,
+)
 from kwire.broker.replication.broker_topic_metrics import EXPECTED_FETCH_ERRORS
 from kwire.broker.replication.roles import LEADER, Role
 from kwire.broker.storage.file_region import FileRegion
@@ -85,8 +91,7 @@ def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) ->
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"There is no isolation level {request.isolation_level}.")
     if context.size_bytes > LARGE_REQUEST_BYTES:
-        _start_large(node, context, request)
-        return DELAYED
+        return InSlices(_handle_large(node, context, request, None))
     try:
         session = node.fetch_sessions.context(
             request, context.api_version, node.image.name_of, node.host.monotonic_ms()
@@ -97,8 +102,7 @@ def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) ->
         context.from_follower = True
         return follower_fetch.handle(node, context, request, session)
     if len(session.targets) > LARGE_SESSION:
-        _start_large(node, context, request, session)
-        return DELAYED
+        return InSlices(_handle_large(node, context, request, session))
     fetch = _Fetch(node, context, request, session)
     fetch.resolve(session.targets.values())
     fetched, enough = fetch.read()
@@ -108,28 +112,13 @@ def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) ->
     return DELAYED
 
 
-def _start_large(
-    node: FetchBroker, context: RequestContext, request: FetchRequest, session: FetchContext | None = None
-) -> None:
-    """Handle a Fetch of many partitions in slices. `session` is its session, if it is already known."""
-    fetches = context.channel.fetches
-    fetches.begin_slices()
-
-    def steps() -> Steps:
-        try:
-            return (yield from _handle_large(node, context, request, session))
-        finally:
-            fetches.end_slices()
-
-    complete_in_slices(node.host, context, steps())
-
-
 def _handle_large(
     node: FetchBroker,
     context: RequestContext,
     request: FetchRequest,
     session: FetchContext | None,
 ) -> Steps:
+    """Handle a Fetch of many partitions in slices. `session` is its session, if it is already known."""
     if session is None:
         version = context.api_version
         targets = yield from targets_in_slices(request, version, node.image.name_of)

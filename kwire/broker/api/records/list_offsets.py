@@ -58,7 +58,7 @@ def handle(
     """
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise ApiError(ErrorCode.INVALID_REQUEST)
-    return handle_in_slices(node.host, context, _steps(node, context, request))
+    return handle_in_slices(context, _steps(node, context, request))
 
 
 def _steps(

@@ -27,7 +27,7 @@ from kwire.wire.schema import Message
 
 
 class Delayed:
-    """The type of `DELAYED`."""
+    """The type of `DELAYED`, and the base class of `slices.InSlices`."""
 
     __slots__ = ()
 

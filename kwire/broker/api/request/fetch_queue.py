@@ -19,7 +19,7 @@ SLICE_MS: Final = 2
 
 
 class FetchQueue:
-    __slots__ = ("_host", "_is_ending", "_slicing_count", "complete", "queued")
+    __slots__ = ("_host", "_is_ending", "complete", "is_slicing", "queued")
 
     def __init__(self) -> None:
         self.complete: Callable[[], None] | None = None
@@ -27,7 +27,8 @@ class FetchQueue:
         self.queued: list[StartFetch] = []
         """The Fetches behind it, in order."""
         self._host: Host | None = None
-        self._slicing_count = 0
+        self.is_slicing = False
+        """Whether a large Fetch is being handled in slices. Later requests of the connection wait for it."""
         self._is_ending = False
         """Whether the queued Fetches start without waiting, because another request follows them."""
 
@@ -53,18 +54,14 @@ class FetchQueue:
         self.queued.append(start)
         self._host = host
 
-    @property
-    def is_slicing(self) -> bool:
-        """Whether a large Fetch is being handled in slices. Later requests of the connection wait for it."""
-        return self._slicing_count > 0
-
     def begin_slices(self) -> None:
-        """Begin to handle a large Fetch. Calls may be nested. Each needs an `end_slices`."""
-        self._slicing_count += 1
+        """Begin to handle a large Fetch. Call `end_slices` after it."""
+        assert not self.is_slicing
+        self.is_slicing = True
 
     def end_slices(self) -> None:
         """Start the next Fetch soon, unless this one waits for records."""
-        self._slicing_count -= 1
+        self.is_slicing = False
         if self._is_ending:
             assert self._host is not None
             self._host.call_soon(self._start_some)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.api.request.context import Delayed, RequestContext
 from kwire.broker.api.request.unexpected_error import unexpected_error
 from kwire.wire.errors import ApiError, WireError
 from kwire.wire.schema import Message
@@ -26,7 +26,16 @@ SLICE_PARTITIONS: Final = 256
 ItemT = TypeVar("ItemT")
 ResponseT = TypeVar("ResponseT", bound=Message | Delayed)
 Steps = Generator[None, None, Message | Delayed]
-"""The handling of a request: it yields after every slice, and returns the response."""
+"""The handling of a request: it yields after every slice, and returns the response or `DELAYED`."""
+
+
+class InSlices(Delayed):
+    """The result of a handler whose work is the `steps`, which the dispatcher runs in several turns."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
 
 
 def slices_of(items: Sequence[ItemT]) -> Iterator[Sequence[ItemT]]:
@@ -35,13 +44,10 @@ def slices_of(items: Sequence[ItemT]) -> Iterator[Sequence[ItemT]]:
         yield items[start : start + SLICE_PARTITIONS]
 
 
-def handle_in_slices(
-    host: Host, context: RequestContext, steps: Generator[None, None, ResponseT]
-) -> ResponseT | Delayed:
-    """Run all steps now and return the response. If the request is large, run them in several turns."""
+def handle_in_slices(context: RequestContext, steps: Generator[None, None, ResponseT]) -> ResponseT | Delayed:
+    """Run all steps now and return the response. If the request is large, the dispatcher runs them."""
     if context.size_bytes > LARGE_REQUEST_BYTES:
-        complete_in_slices(host, context, steps)
-        return DELAYED
+        return InSlices(steps)
     while True:
         try:
             next(steps)
@@ -53,7 +59,8 @@ def handle_in_slices(
 def complete_in_slices(host: Host, context: RequestContext, steps: Steps) -> None:
     """Run the steps and send the response that they return, unless the connection closes before.
 
-    The first step runs at once. An ApiError becomes the response. A WireError closes the connection.
+    The first step runs at once. An ApiError becomes the response. A WireError closes the connection. If the
+    steps return `DELAYED`, the time from then on is remote time in the request metrics.
     """
     work = _respond(host, context, steps)
 
@@ -84,16 +91,25 @@ _ENDED: Final = object()
 
 def _respond(host: Host, context: RequestContext, steps: Steps) -> Generator[None, None, None]:
     try:
-        reply = yield from steps
-    except ApiError as error:
-        reply = context.error_response(error)
-    except WireError as error:
+        reply = yield from _reply(host, context, steps)
+    except Exception as error:  # a WireError, or no error response is possible
         host.logger("kwire.dispatch").warning(
             "Closing connection to %s: request %s: %s", context.peer_host, context.header, error
         )
         context.close_connection()
         return
-    except Exception as error:  # without a response, the request would never complete
-        reply = unexpected_error(host, context, error, None)
     if not isinstance(reply, Delayed):
         yield from context.complete_in_slices(reply)
+    elif not context.completed:
+        context.was_delayed()
+
+
+def _reply(host: Host, context: RequestContext, steps: Steps) -> Steps:
+    try:
+        return (yield from steps)
+    except ApiError as error:
+        return context.error_response(error)
+    except WireError:
+        raise
+    except Exception as error:  # without a response, the request would never complete
+        return unexpected_error(host, context, error, None)

@@ -43,7 +43,7 @@ def metadata(
 ) -> MetadataResponse | Delayed:
     """Return brokers and topics from a single image, so that the response is consistent."""
     _check(request, context.header.api_version)
-    return handle_in_slices(node.host, context, _steps(node, context, request))
+    return handle_in_slices(context, _steps(node, context, request))
 
 
 def _steps(

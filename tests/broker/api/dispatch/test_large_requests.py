@@ -6,12 +6,13 @@ The oracle is the response to the same request in parts, each small enough to be
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from kwire.broker.api.records.fetch import LARGE_SESSION
+from kwire.broker.api.request.request_metrics import RequestMetrics
 from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES
 from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.errors import ErrorCode
@@ -311,6 +312,24 @@ def test_malformed_large_request_closes_the_connection(
     assert "FetchRequest v12 is truncated" in caplog.text
 
 
+def test_large_request_that_cannot_be_decoded_for_lack_of_memory_closes_the_connection(
+    broker: NodeHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the decoded request, the broker cannot build an error response."""
+
+    def decode(*_: object) -> Iterator[None]:
+        yield
+        raise MemoryError
+
+    client = broker.connect()
+    monkeypatch.setattr("kwire.broker.api.dispatch.dispatcher.decode_request_in_slices", decode)
+    with caplog.at_level(logging.WARNING):
+        client.send(FETCH_VERSION, fetch(("b", range(PARTITIONS))))
+    assert client.take_bytes() == b""
+    assert client.channel.closing
+    assert "Closing connection to 127.0.0.1" in caplog.text
+
+
 def test_closed_connection_ends_a_large_request(broker: NodeHarness) -> None:
     client = broker.connect()
     begin(broker, client, FETCH_VERSION, fetch(("a", range(PARTITIONS)), wait_ms=WAIT_MS))
@@ -320,3 +339,63 @@ def test_closed_connection_ends_a_large_request(broker: NodeHarness) -> None:
     assert partition is not None
     assert not partition.delayed_fetches
     assert client.channel.fetches.complete is None
+
+
+class Timed:
+    """A connection with request metrics on a clock that the test sets."""
+
+    def __init__(self, broker: NodeHarness) -> None:
+        self.broker = broker
+        self.now = 0.0
+        self.metrics = RequestMetrics(lambda: self.now)
+        self.client = broker.connect()
+        self.client.channel.request_metrics = self.metrics
+
+    def begin(self, version: int, request: Any) -> None:
+        self.broker.node.handle_frame(self.client.channel, frame(version, request))
+        assert not self.client.channel.slots[-1].completed
+
+    def turn_at(self, now: float) -> None:
+        self.now = now
+        self.broker.turn()
+
+    def local_and_remote(self) -> tuple[float, float]:
+        """Return the local and the remote time of the only request, which is completed."""
+        assert self.client.take_bytes()
+        [times] = self.metrics.apis.values()
+        [total], [remote] = times.recent, times.recent_delays
+        return total - remote, remote
+
+
+def test_slices_of_a_large_request_are_local_time(broker: NodeHarness) -> None:
+    timed = Timed(broker)
+    timed.begin(6, list_offsets(0, PARTITIONS))
+    timed.turn_at(0.25)
+    assert timed.local_and_remote() == (0.25, 0)
+
+
+def test_wait_of_a_large_fetch_for_records_is_remote_time(broker: NodeHarness) -> None:
+    timed = Timed(broker)
+    timed.begin(FETCH_VERSION, fetch(("a", range(3)), ("a", range(PARTITIONS)), wait_ms=WAIT_MS))
+    timed.turn_at(0.25)
+    timed.now = 1.0
+    broker.produce("a", 2)
+    assert timed.local_and_remote() == (0.25, 0.75)
+
+
+def test_wait_of_a_large_commit_for_its_records_is_remote_time(broker: NodeHarness) -> None:
+    for _ in range(2):  # the first call creates the topic of the group coordinator
+        broker.call(3, FindCoordinatorRequest(key="g", key_type=0))
+    timed = Timed(broker)
+    timed.begin(8, offset_commit(0, PARTITIONS))
+    timed.turn_at(0.25)
+    timed.turn_at(1.0)
+    assert timed.local_and_remote() == (0.25, 0.75)
+
+
+def test_slices_of_a_small_request_of_a_large_session_are_local_time(broker: NodeHarness) -> None:
+    full = broker.call(FETCH_VERSION, fetch(("a", range(3)), ("b", range(PARTITIONS)), epoch=0))
+    timed = Timed(broker)
+    timed.begin(FETCH_VERSION, fetch(epoch=1, session_id=full.session_id))
+    timed.turn_at(0.25)
+    assert timed.local_and_remote() == (0.25, 0)
