@@ -7,8 +7,9 @@ The network layer owns the socket, and calls `take_ready` for the bytes to send.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator
+from itertools import islice
 from typing import Final, Protocol
 
 from kwire.broker.api.request.error_responses import error_response
@@ -42,6 +43,9 @@ MAX_CLIENT_ID_LENGTH: Final = 255
 """The longest client id, in characters, that a connection keeps. Requests may have one of up to 32 KiB."""
 
 MAX_FRAME_BYTES: Final = 2**31 - 1
+
+CODES_PER_SLICE: Final = 4096
+"""The number of error codes in a response that are counted in one turn of the event loop."""
 
 _PENDING, _READY = range(2)
 
@@ -343,7 +347,14 @@ class RequestContext:
             self._handle_encoding_error(error)
             return
         yield
-        self._record_errors(response)
+        metrics = self.channel.request_metrics
+        if metrics is not None:
+            codes = error_codes(header.api_key, response)
+            while counts := Counter(islice(codes, CODES_PER_SLICE)):
+                for code, count in counts.items():
+                    if code:
+                        metrics.record_error(header.api_key, code, count)
+                yield
         self.complete_encoded(encoded)
 
     def _record_errors(self, response: Message) -> None:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from kwire.broker.api.records.fetch import LARGE_SESSION
+from kwire.broker.api.request.context import CODES_PER_SLICE
 from kwire.broker.api.request.request_metrics import RequestMetrics
 from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES
 from kwire.testing.virtual_node import VirtualClient
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -399,3 +402,16 @@ def test_slices_of_a_small_request_of_a_large_session_are_local_time(broker: Nod
     timed.begin(FETCH_VERSION, fetch(epoch=1, session_id=full.session_id))
     timed.turn_at(0.25)
     assert timed.local_and_remote() == (0.25, 0)
+
+
+def test_errors_of_a_large_response_are_counted_in_slices(broker: NodeHarness) -> None:
+    timed = Timed(broker)
+    count = 2 * CODES_PER_SLICE
+    timed.begin(6, list_offsets(0, count))
+    found = [0]
+    while not timed.client.channel.slots[-1].completed:
+        broker.host.events.soon.popleft()()
+        found.append(timed.metrics.errors[ApiKey.LIST_OFFSETS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+    existing = 3
+    assert found[-1] == count - existing
+    assert max(after - before for before, after in pairwise(found)) <= CODES_PER_SLICE
