@@ -18,7 +18,13 @@ from kwire.broker.api.dispatch.handlers import (
 from kwire.broker.api.request.context import DELAYED, Channel, Delayed, RequestContext
 from kwire.broker.api.request.fetch_queue import FetchQueue
 from kwire.broker.api.request.repeated_request import MAX_REPEATED_BYTES, RepeatedRequest
-from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, InSlices, Steps, complete_in_slices
+from kwire.broker.api.request.slices import (
+    LARGE_PRODUCE_BYTES,
+    LARGE_REQUEST_BYTES,
+    InSlices,
+    Steps,
+    complete_in_slices,
+)
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, SupportedApi, apis_for
 from kwire.broker.api.request.unexpected_error import unexpected_error
 from kwire.wire.api_keys import ApiKey
@@ -58,7 +64,8 @@ class Dispatcher:
         of earlier ones. kwire has two exceptions. Behind delayed Fetches, a Fetch is queued, and any other
         request completes them, possibly in several turns of the event loop. A Produce need not wait if all
         pending requests are Produces, because these are appended in order and no request reads in between.
-        Behind a large Fetch, every request waits until the Fetch has read.
+        Behind a large Fetch, every request waits until the Fetch has read. Behind a large Produce, every
+        request waits until the Produce has appended.
         """
         slots, fetches = channel.slots, channel.fetches
         if fetches.is_slicing:
@@ -117,7 +124,9 @@ class Dispatcher:
             with self._node.quorum.log.disk.lent():
                 _ = API_VERSIONS[header.api_key].request_class
                 handler = handlers[header.api_key] = self._handler(header.api_key, role)
-        is_large = len(frame) > LARGE_REQUEST_BYTES and header.api_key != _PRODUCE
+        is_large = len(frame) > LARGE_REQUEST_BYTES and (
+            header.api_key != _PRODUCE or len(frame) > LARGE_PRODUCE_BYTES
+        )
         request: Any = None if is_large else decode_request(header, frame, position)
         fetches = channel.fetches
         if fetches.complete is not None or fetches.queued:
@@ -173,7 +182,7 @@ class Dispatcher:
 
     def _run(self, context: RequestContext, steps: Steps) -> None:
         """Run the steps of a request, which takes several turns of the event loop."""
-        if context.header.api_key == _FETCH:
+        if context.header.api_key in (_FETCH, _PRODUCE):
             steps = _before_later_requests(context.channel.fetches, steps)
         complete_in_slices(self._node.host, context, steps)
 
@@ -245,7 +254,7 @@ class Dispatcher:
 
 
 def _before_later_requests(fetches: FetchQueue, steps: Steps) -> Steps:
-    """Run the steps of a Fetch. Later requests of its connection wait until they have returned."""
+    """Run the steps of a Fetch or Produce. Later requests of its connection wait until they end."""
     fetches.begin_slices()
     try:
         return (yield from steps)

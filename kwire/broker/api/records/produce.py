@@ -8,9 +8,18 @@ leader; then the log checks size, CRC, records and sequence. The response waits 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.api.request.slices import (
+    LARGE_PRODUCE_BYTES,
+    SLICE_PARTITIONS,
+    InSlices,
+    Steps,
+    complete_in_slices,
+    respond_with,
+    slices_of,
+)
 from kwire.broker.api.transactions.verification import ErrorWithMessage, verify_transaction
 from kwire.broker.metadata.topic_names import is_internal
 from kwire.broker.storage.log.validator import RecordErrors, check_produced, leading_header
@@ -25,6 +34,7 @@ from kwire.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from kwire.wire.primitives import ZERO_UUID, Uuid
@@ -38,12 +48,17 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_THAT_ADDS_TO_TRANSACTIONS = 12
 FIRST_VERSION_WITH_ABORTABLE = 11
 FIRST_VERSION_WITH_CURRENT_LEADER = 10
+LARGE_PRODUCE: Final = 1024
+"""The number of partitions above which a Produce is handled in slices."""
+NAMED_TWICE: Final = "A partition is named more than once."
 ADMIN_CLIENT_ID = "__admin_client"
 """Requests with this client id may write to internal topics, as in Kafka."""
 
 
 def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -> ProduceResponse | Delayed:
     """Append to each partition. Respond after every append meets `acks` or has failed."""
+    if context.size_bytes > LARGE_PRODUCE_BYTES:
+        return InSlices(_Produce(node, context, request).in_slices())
     produce = _Produce(node, context, request)
     try:
         # These checks come first. If one fails, the whole request fails.
@@ -58,12 +73,16 @@ def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -
                 if header is not None and header.is_transactional:
                     in_transaction = True
         if len(headers) > 1:
+            if len(headers) > LARGE_PRODUCE:
+                return InSlices(produce.in_slices())
             _check_named_once(request, len(headers))
         if in_transaction and request.transactional_id is None:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     except ApiError as error:
         return produce.fail_request(error)
-    produce.append_all(headers)
+    produce.append_all(request.topic_data, headers)
+    produce.all_sent = True
+    produce.maybe_finish()
     return DELAYED
 
 
@@ -75,7 +94,7 @@ def _check_named_once(request: ProduceRequest, count: int) -> None:
         for data in topic.partition_data
     }
     if len(named) < count:
-        raise ApiError(ErrorCode.INVALID_REQUEST, "A partition is named more than once.")
+        raise ApiError(ErrorCode.INVALID_REQUEST, NAMED_TWICE)
 
 
 class _Produce:
@@ -83,6 +102,7 @@ class _Produce:
 
     __slots__ = (
         "_context",
+        "_is_large",
         "_node",
         "_request",
         "_response",
@@ -99,15 +119,17 @@ class _Produce:
         self._response = ProduceResponse(responses=[])
         self._waiting = 0
         self.all_sent = False
+        """Whether every batch was appended or was rejected."""
+        self._is_large = False
 
-    def append_all(self, headers: Sequence[BatchHeader | None]) -> None:
-        """Append the batches of all partitions.
+    def append_all(self, topics: Sequence[TopicProduceData], headers: Sequence[BatchHeader | None]) -> None:
+        """Append the batches of these partitions: all of the request, or a slice of one topic.
 
-        `headers` has the header of each batch in the order of the request; None for an incomplete batch.
+        `headers` has the header of each batch in this order; None for an incomplete batch.
         """
         node = self._node
         read = iter(headers)
-        for topic in self._request.topic_data:
+        for topic in topics:
             topic_id: Uuid = ZERO_UUID
             name: str | None = topic.name
             if self._version >= FIRST_VERSION_WITH_TOPIC_IDS:
@@ -130,8 +152,50 @@ class _Produce:
                     self._append(name, partition, data, header, partition_response)
                 except ApiError as error:
                     self._fail_partition(name or "", partition_response, error)
+
+    def in_slices(self) -> Steps:
+        """Handle a Produce for many partitions like `handle`, in slices of the partitions."""
+        self._is_large = True
+        request = self._request
+        headers: list[BatchHeader | None] = []
+        named: set[tuple[str, Uuid, int]] = set()
+        in_transaction = False
+        try:
+            for topic in request.topic_data:
+                for data in topic.partition_data:
+                    records = data.records
+                    assert records is None or isinstance(records, memoryview)
+                    header = leading_header(records)
+                    headers.append(header)
+                    in_transaction |= header is not None and header.is_transactional
+                    named.add((topic.name, topic.topic_id, data.index))
+                    if not len(headers) % SLICE_PARTITIONS:
+                        yield
+            if len(named) < len(headers):
+                raise ApiError(ErrorCode.INVALID_REQUEST, NAMED_TWICE)
+            if in_transaction and request.transactional_id is None:
+                raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        except ApiError as error:
+            return self.fail_request(error)
+        responses = self._response.responses
+        appended = in_slice = 0
+        for topic in request.topic_data:
+            for some in list(slices_of(topic.partition_data)) or [[]]:
+                part = TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=list(some))
+                self.append_all([part], headers[appended : appended + len(some)])
+                if some and some[0] is not topic.partition_data[0]:
+                    rest = responses.pop()
+                    responses[-1].partition_responses += rest.partition_responses
+                appended += len(some)
+                in_slice += 1 + len(some)
+                if in_slice > SLICE_PARTITIONS:
+                    in_slice = 0
+                    yield
         self.all_sent = True
+        if not self._waiting and request.acks != 0:
+            return self._response
         self.maybe_finish()
+        return DELAYED
 
     def fail_request(self, error: ApiError) -> ProduceResponse | Delayed:
         """Return a response with the error for every partition. With acks=0, close the connection instead."""
@@ -296,7 +360,10 @@ class _Produce:
         if self._waiting or not self.all_sent:
             return
         if self._request.acks != 0:
-            self._context.complete(self._response)
+            if self._is_large:
+                complete_in_slices(self._node.host, self._context, respond_with(self._response))
+            else:
+                self._context.complete(self._response)
             return
         failed = [
             f"{topic.name}-{response.index} {ErrorCode(response.error_code).name}"

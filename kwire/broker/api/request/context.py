@@ -339,6 +339,9 @@ class RequestContext:
     def complete_in_slices(self, response: Message) -> Generator[None, None, None]:
         """Encode a large response like `complete`, and yield between slices of its elements."""
         header = self.header
+        if self.channel.closed or self.channel.closing:
+            self.complete(response)
+            return
         try:
             encoded = yield from encode_response_in_slices(
                 header.api_key, header.api_version, header.correlation_id, response

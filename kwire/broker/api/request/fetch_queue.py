@@ -28,7 +28,7 @@ class FetchQueue:
         """The Fetches behind it, in order."""
         self._host: Host | None = None
         self.is_slicing = False
-        """Whether a large Fetch is being handled in slices. Later requests of the connection wait for it."""
+        """Whether a large request is being handled in slices, and later requests of the connection wait."""
         self._is_ending = False
         """Whether the queued Fetches start without waiting, because another request follows them."""
 
@@ -55,12 +55,12 @@ class FetchQueue:
         self._host = host
 
     def begin_slices(self) -> None:
-        """Begin to handle a large Fetch. Call `end_slices` after it."""
+        """Begin to handle a large Fetch or Produce. Call `end_slices` after it."""
         assert not self.is_slicing
         self.is_slicing = True
 
     def end_slices(self) -> None:
-        """Start the next Fetch soon, unless this one waits for records."""
+        """Start the next Fetch soon, unless the Fetch that was handled in slices waits for records."""
         self.is_slicing = False
         if self._is_ending:
             assert self._host is not None

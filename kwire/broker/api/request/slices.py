@@ -2,7 +2,11 @@
 
 A request of 8 MiB can name 280,000 partitions and takes seconds. Apache Kafka handles such a request in one
 of several threads. kwire has one event loop, and serves the other connections between the slices. Requests of
-up to `LARGE_REQUEST_BYTES` are handled at once, because slices would only delay them.
+up to `LARGE_REQUEST_BYTES` are handled at once, because slices would only delay them. Produce has a limit of
+its own, because most of its bytes are records.
+
+If the client disconnects, a request that only reads is dropped. Other requests still take effect, as in
+Apache Kafka.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from kwire.broker.api.request.context import Delayed, RequestContext
 from kwire.broker.api.request.unexpected_error import unexpected_error
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, WireError
 from kwire.wire.schema import Message
 
@@ -20,8 +25,21 @@ if TYPE_CHECKING:
 
 LARGE_REQUEST_BYTES: Final = 32 << 10
 """The size in bytes above which a request is large."""
+LARGE_PRODUCE_BYTES: Final = 1 << 20
+"""The size in bytes above which a Produce is large. Most producers send at most this much in a request."""
 SLICE_PARTITIONS: Final = 256
 """The number of partitions in a slice, which take about 2 ms."""
+
+READS: Final = frozenset(
+    {
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.DESCRIBE_CONFIGS,
+    }
+)
+"""The APIs whose requests are dropped if the client disconnects."""
 
 ItemT = TypeVar("ItemT")
 ResponseT = TypeVar("ResponseT", bound=Message | Delayed)
@@ -57,7 +75,7 @@ def handle_in_slices(context: RequestContext, steps: Generator[None, None, Respo
 
 
 def complete_in_slices(host: Host, context: RequestContext, steps: Steps) -> None:
-    """Run the steps and send the response that they return, unless the connection closes before.
+    """Run the steps and send the response that they return. A closed connection ends the steps of a read.
 
     The first step runs at once. An ApiError becomes the response. A WireError closes the connection. If the
     steps return `DELAYED`, the time from then on is remote time in the request metrics.
@@ -65,7 +83,7 @@ def complete_in_slices(host: Host, context: RequestContext, steps: Steps) -> Non
     work = _respond(host, context, steps)
 
     def next_step() -> None:
-        if context.channel.closed or context.completed:
+        if context.completed or (context.channel.closed and context.header.api_key in READS):
             work.close()
         elif next(work, _ENDED) is None:
             host.call_soon(next_step)
@@ -75,15 +93,16 @@ def complete_in_slices(host: Host, context: RequestContext, steps: Steps) -> Non
 
 def complete_delayed(host: Host, context: RequestContext, response: Message) -> None:
     """Send the response to a delayed request. If the request was large, encode the response in slices."""
-
-    def steps() -> Steps:
-        yield
-        return response
-
     if context.size_bytes > LARGE_REQUEST_BYTES:
-        complete_in_slices(host, context, steps())
+        complete_in_slices(host, context, respond_with(response))
     else:
         context.complete(response)
+
+
+def respond_with(response: Message) -> Steps:
+    """Return the response in the next turn. The steps of a request whose response only has to be encoded."""
+    yield
+    return response
 
 
 _ENDED: Final = object()
