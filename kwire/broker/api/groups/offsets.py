@@ -13,10 +13,19 @@ OffsetDelete deletes the offsets of topics that the group does not consume at th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
-from kwire.broker.api.request.slices import SLICE_PARTITIONS, complete_delayed, handle_in_slices
+from kwire.broker.api.request.slices import (
+    LARGE_REQUEST_BYTES,
+    SLICE_PARTITIONS,
+    InSlices,
+    Steps,
+    complete_delayed,
+    complete_in_slices,
+    handle_in_slices,
+)
 from kwire.coordinator.groups.offsets import CommittedOffset, OffsetCommit, PartitionCommit
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from kwire.wire.errors import ErrorCode
@@ -35,6 +44,7 @@ from kwire.wire.messages.offset_delete import (
 from kwire.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -44,6 +54,7 @@ from kwire.wire.messages.offset_fetch import (
 )
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, TopicPartition, Uuid, utf16_length
+from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import BrokerRole
@@ -54,6 +65,7 @@ LAST_VERSION_WITH_RETENTION = 4
 DEFAULT_RETENTION = -1
 FIRST_VERSION_WITH_ERROR = 2
 FIRST_VERSION_WITH_GROUPS = 8
+TopicT = TypeVar("TopicT", OffsetFetchResponseTopic, OffsetFetchResponseTopics)
 Stored = Mapping[str, Mapping[int, CommittedOffset]]
 NONE_STORED: Stored = {}
 NOTHING_COMMITTED = CommittedOffset(NO_OFFSET, NO_LEADER_EPOCH, "", NO_TIMESTAMP)
@@ -141,10 +153,20 @@ class _RequestedTopic(NamedTuple):
     partitions: Sequence[int]
 
 
+class _Snapshot(NamedTuple):
+    """A copy of the offsets of a group that an OffsetFetch requests. Later commits do not change it."""
+
+    stored: Stored
+    requested: Sequence[_RequestedTopic]
+    unstable: Collection[TopicPartition]
+
+
 def offset_fetch(
     node: BrokerRole, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse | Delayed:
     """Return the committed offsets of one group, or from v8 on of several groups."""
+    if context.size_bytes > LARGE_REQUEST_BYTES:
+        return InSlices(_LargeOffsetFetch(node, context, request).steps())
     if context.api_version < FIRST_VERSION_WITH_GROUPS:
         _one_group(node, context, request)
         return DELAYED
@@ -196,7 +218,7 @@ class _GroupOffsets:
     def _read(self, stored: Stored) -> list[OffsetFetchResponseTopics]:
         topics_response: list[OffsetFetchResponseTopics] = []
         unstable = _unstable(self._node, self._group.group_id, self._require_stable)
-        for requested in self._requested_topics(stored):
+        for requested in _requested_topics(self._node, self._group, stored, by_id=self._by_id):
             partitions = []
             for index, committed, code in _offsets(stored, requested, unstable):
                 partitions.append(
@@ -214,22 +236,6 @@ class _GroupOffsets:
                 )
             )
         return topics_response
-
-    def _requested_topics(self, stored: Stored) -> Iterable[_RequestedTopic]:
-        topics = self._node.image.topics
-        if self._group.topics is None:
-            for name, partitions in stored.items():
-                topic = topics.get(name)
-                # From v10 on, a deleted topic has no id and so cannot be in the response.
-                if topic is not None or not self._by_id:
-                    yield _RequestedTopic(
-                        name, ZERO_UUID if topic is None else topic.topic_id, list(partitions)
-                    )
-            return
-        name_of = self._node.image.name_of
-        for requested in self._group.topics:
-            requested_name = name_of(requested.topic_id) if self._by_id else requested.name
-            yield _RequestedTopic(requested_name, requested.topic_id, requested.partition_indexes)
 
     def _done(self, code: ErrorCode, topics: list[OffsetFetchResponseTopics] | None) -> None:
         self._response.error_code = code
@@ -275,6 +281,130 @@ def _one_group(node: BrokerRole, context: RequestContext, request: OffsetFetchRe
         context.complete(OffsetFetchResponse(error_code=code, topics=topics or [], groups=[]))
 
     node.groups.fetch_offsets(request.group_id, read, done, require_stable=request.require_stable)
+
+
+class _LargeOffsetFetch:
+    """A large OffsetFetch of any version. Its response is built in slices, from a copy of the offsets."""
+
+    def __init__(self, node: BrokerRole, context: RequestContext, request: OffsetFetchRequest) -> None:
+        self._node = node
+        self._context = context
+        self._version = version = context.api_version
+        self._require_stable = request.require_stable
+        self._groups = request.groups
+        if version < FIRST_VERSION_WITH_GROUPS:
+            topics = None
+            if request.topics is not None:
+                topics = [
+                    OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+                    for topic in request.topics
+                ]
+            self._groups = [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
+        self._results: dict[int, ErrorCode | _Snapshot] = {}
+        """The error or the offsets of each group, by the group's position in the request."""
+        self._is_delayed = False
+
+    def steps(self) -> Steps:
+        for number, group in enumerate(self._groups):
+            self._node.groups.fetch_offsets(
+                group.group_id,
+                partial(self._copy, group),
+                partial(self._done, number),
+                require_stable=self._require_stable,
+                member_id=group.member_id,
+                member_epoch=group.member_epoch,
+            )
+            if not (number + 1) % SLICE_PARTITIONS:
+                yield
+        if len(self._results) == len(self._groups):
+            return (yield from self._response())
+        self._is_delayed = True
+        return DELAYED
+
+    def _copy(self, group: OffsetFetchRequestGroup, stored: Stored) -> _Snapshot:
+        by_id = self._version >= FIRST_VERSION_WITH_TOPIC_IDS
+        requested = list(_requested_topics(self._node, group, stored, by_id=by_id))
+        copied = {name: dict(stored[name]) for name, *_ in requested if name is not None and name in stored}
+        return _Snapshot(copied, requested, _unstable(self._node, group.group_id, self._require_stable))
+
+    def _done(self, number: int, code: ErrorCode, snapshot: _Snapshot | None) -> None:
+        self._results[number] = code if snapshot is None else snapshot
+        if self._is_delayed and len(self._results) == len(self._groups):
+            complete_in_slices(self._node.host, self._context, self._response())
+
+    def _response(self) -> Generator[None, None, OffsetFetchResponse]:
+        response = OffsetFetchResponse(topics=[], groups=[])
+        for number, group in enumerate(self._groups):
+            result = self._results[number]
+            code = ErrorCode.NONE if isinstance(result, _Snapshot) else result
+            if self._version >= FIRST_VERSION_WITH_GROUPS:
+                in_group = OffsetFetchResponseGroup(group_id=group.group_id, error_code=code, topics=[])
+                response.groups.append(in_group)
+                if isinstance(result, _Snapshot):
+                    in_group.topics = yield from self._topics(
+                        result, OffsetFetchResponseTopics, OffsetFetchResponsePartitions
+                    )
+                continue
+            response.error_code = code
+            if code and self._version < FIRST_VERSION_WITH_ERROR:
+                # v1 has no error code for the group, so each partition gets the error.
+                result = self._copy(group, NONE_STORED)
+            if isinstance(result, _Snapshot):
+                response.topics = yield from self._topics(
+                    result, OffsetFetchResponseTopic, OffsetFetchResponsePartition, code
+                )
+        return response
+
+    def _topics(
+        self,
+        snapshot: _Snapshot,
+        topic_class: type[TopicT],
+        partition_class: type[Message],
+        error: ErrorCode = ErrorCode.NONE,
+    ) -> Generator[None, None, list[TopicT]]:
+        """Return the topics of a group. `error` is the error of each partition. Yield between slices."""
+        topics: list[TopicT] = []
+        in_slice = 0
+        for requested in snapshot.requested:
+            topic: Any = topic_class(name=requested.name or "", partitions=[])
+            if topic_class is OffsetFetchResponseTopics:
+                topic.topic_id = requested.topic_id
+            topics.append(topic)
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID if requested.name is None else error
+            for index, committed, code in _offsets(snapshot.stored, requested, snapshot.unstable):
+                topic.partitions.append(
+                    partition_class(
+                        partition_index=index,
+                        committed_offset=committed.offset,
+                        committed_leader_epoch=committed.leader_epoch,
+                        metadata=committed.metadata,
+                        error_code=unknown or code,
+                    )
+                )
+                in_slice += 1
+                if not in_slice % SLICE_PARTITIONS:
+                    yield
+            in_slice += 1
+            if not in_slice % SLICE_PARTITIONS:
+                yield
+        return topics
+
+
+def _requested_topics(
+    node: BrokerRole, group: OffsetFetchRequestGroup, stored: Stored, *, by_id: bool
+) -> Iterable[_RequestedTopic]:
+    topics = node.image.topics
+    if group.topics is None:
+        for name, partitions in stored.items():
+            topic = topics.get(name)
+            # From v10 on, a deleted topic has no id and so cannot be in the response.
+            if topic is not None or not by_id:
+                yield _RequestedTopic(name, ZERO_UUID if topic is None else topic.topic_id, list(partitions))
+        return
+    name_of = node.image.name_of
+    for requested in group.topics:
+        requested_name = name_of(requested.topic_id) if by_id else requested.name
+        yield _RequestedTopic(requested_name, requested.topic_id, requested.partition_indexes)
 
 
 def _offsets(
