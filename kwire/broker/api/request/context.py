@@ -224,6 +224,20 @@ class Channel:
         return pieces
 
     def _drop_slots(self) -> None:
+        """Drop all requests, which get no response. As in Apache Kafka, metrics count them."""
+        request_metrics = self.request_metrics
+        if request_metrics is not None:
+            for context in self.slots:
+                request_metrics.record(
+                    None,
+                    context.header,
+                    self,
+                    context.size_bytes,
+                    0,
+                    context.received_s,
+                    context.from_follower,
+                    context.handled_s,
+                )
         self.fetches.clear()
         self.slots.clear()
         self.pending_bytes = 0

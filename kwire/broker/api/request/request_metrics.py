@@ -86,7 +86,7 @@ class RequestMetrics:
 
     def record(
         self,
-        number: int,
+        number: int | None,
         header: RequestHeader,
         peer: Peer,
         size_bytes: int,
@@ -97,10 +97,13 @@ class RequestMetrics:
     ) -> None:
         """Record the end of a request, with or without a response. `number` is from the request log.
 
+        If `number` is None, the connection was closed before the response, and the log keeps the request as
+        pending.
+
         `handled_s` is the time until the handler returned without a response; it is negative otherwise.
         """
         seconds = self.clock() - received_s
-        if not self.log.finish(number, response_bytes, seconds):
+        if number is not None and not self.log.finish(number, response_bytes, seconds):
             # The slot was reused, because `SLOTS` later requests have arrived: log this request again.
             client = client_bytes(header.client_id, peer.peer_host)
             number = self.log.begin(header, client, peer.id, size_bytes, received_s)

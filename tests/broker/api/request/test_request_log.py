@@ -7,7 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from kwire.broker.api.request.context import Channel
-from kwire.broker.api.request.request_log import CLIENT_BYTES, SLOTS, SLOTS_BYTES, RequestLog, client_bytes
+from kwire.broker.api.request.request_log import (
+    CLIENT_BYTES,
+    SLOTS,
+    SLOTS_BYTES,
+    LoggedRequest,
+    RequestLog,
+    client_bytes,
+)
 from kwire.broker.api.request.request_metrics import RequestMetrics, logged_request
 from kwire.host.loggers import NodeLogger
 from kwire.wire.api_keys import ApiKey
@@ -137,3 +144,29 @@ def test_each_request_is_recorded_with_its_client_id() -> None:
         channel.open_slot(RequestHeader(ApiKey.PRODUCE, 9, number, name), 0, 10)
     expected = [None if one is None else one[:CLIENT_BYTES] or None for one in names]
     assert [one.client_id for one in request_metrics.log.all()] == expected
+
+
+def test_a_closed_connection_ends_the_times_of_its_requests_but_not_their_log_entries() -> None:
+    now = [0.0]
+    request_metrics = RequestMetrics(lambda: now[0])
+    slow: list[LoggedRequest] = []
+    request_metrics.watch_slow(2.0, slow.append)
+    channel = Channel(
+        7,
+        peer_host="::1",
+        listener="PLAINTEXT",
+        on_ready=lambda channel: None,
+        logger=NodeLogger("kwire.requests", ""),
+        request_metrics=request_metrics,
+    )
+    header = RequestHeader(ApiKey.PRODUCE, 9, 17, "me")
+    context = channel.open_slot(header, 0, 10)
+    now[0] = 1.0
+    context.was_delayed()
+    now[0] = 3.0
+    channel.close()
+    context.complete_without_reply()
+    [times] = request_metrics.apis.values()
+    assert (times.count, list(times.recent), list(times.recent_delays)) == (1, [3.0], [2.0])
+    assert [one.seconds for one in slow] == [3.0]
+    assert [one.seconds for one in request_metrics.log.all()] == [None]
