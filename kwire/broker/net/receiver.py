@@ -241,7 +241,7 @@ class Receiver(ABC):
             header, channel = repeated.header_of(scratch[_PREFIX_BYTES:]), self.channel
             channel.received_s = began
             number = channel.log_request(request_metrics, header, size_bytes)
-            request_metrics.record(number, header, channel, size_bytes, len(response), began, False)
+            request_metrics.record(number, header, channel, size_bytes, len(response), began, None)
         return True
 
     def _received_in_frame_buffer(self, frame_buffer: bytearray, count: int) -> None:

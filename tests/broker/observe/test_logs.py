@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kwire.broker.api.request.request_metrics import RequestMetrics
+from kwire.broker.api.request.request_metrics import FETCH_FOLLOWER, RequestMetrics
 from kwire.broker.observe.json_logs import JsonFormatter
 from kwire.broker.observe.slow_requests import MAX_PER_SECOND, SlowRequests
 from kwire.cli.main import main
@@ -58,7 +58,8 @@ class Clock:
 
 def record(request_metrics: RequestMetrics, api: ApiKey, *, by_follower: bool = False) -> None:
     channel = SimpleNamespace(id=3, peer_host="10.0.0.9")
-    request_metrics.record(1, RequestHeader(api, 9, 17, "shop"), channel, 100, 20, 0.0, by_follower)
+    counted_as = (FETCH_FOLLOWER, 9) if by_follower else None
+    request_metrics.record(1, RequestHeader(api, 9, 17, "shop"), channel, 100, 20, 0.0, counted_as)
 
 
 @pytest.fixture

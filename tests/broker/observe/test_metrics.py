@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from kwire.broker.api.request.request_log import client_bytes
-from kwire.broker.api.request.request_metrics import RESERVOIR_SIZE, RequestMetrics
+from kwire.broker.api.request.request_metrics import FETCH_FOLLOWER, RESERVOIR_SIZE, RequestMetrics
 from kwire.broker.node.node import Node
 from kwire.broker.observe.exposition import CONTENT_TYPE, Exposition, labels
 from kwire.broker.observe.metrics import SLICE, metrics
@@ -273,7 +273,8 @@ def test_labels_are_escaped_and_samples_grouped_by_family() -> None:
 def record(stats: RequestMetrics, header: RequestHeader, *, by_follower: bool = False) -> None:
     channel = SimpleNamespace(id=7, peer_host="10.0.0.9")
     number = stats.log.begin(header, client_bytes("client", channel.peer_host), channel.id, 10, 0.0)
-    stats.record(number, header, channel, 10, 20, 0.0, by_follower)
+    counted_as = (FETCH_FOLLOWER, header.api_version) if by_follower else None
+    stats.record(number, header, channel, 10, 20, 0.0, counted_as)
 
 
 @pytest.fixture
@@ -310,7 +311,7 @@ def test_local_and_remote_times_add_up_and_sizes_have_quantiles() -> None:
     channel = SimpleNamespace(id=7, peer_host="10.0.0.9")
     number = stats.log.begin(header, client_bytes("client", channel.peer_host), channel.id, 10, 0.0)
     now[0] = 0.005
-    stats.record(number, header, channel, 123, 20, 0.0, False, handled_s=0.002)
+    stats.record(number, header, channel, 123, 20, 0.0, None, handled_s=0.002)
     out = Exposition()
     request_metrics(stats, out)
     series = Series(out.text())

@@ -63,6 +63,7 @@ def envelope(
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION) from None
     if not node.quorum.leads:
         raise ApiError(ErrorCode.NOT_CONTROLLER)
+    context.counted_as = header.api_key, header.api_version
     try:
         handle(EnvelopedRequest(context, header, inner, principal, peer_host), inner)
     except WireError:
@@ -118,6 +119,7 @@ class EnvelopedRequest:
             self.refuse(ApiError(ErrorCode.UNSUPPORTED_VERSION))
             return
         assert isinstance(frame, bytearray)
+        self._outer.record_errors(header.api_key, response)
         self._outer.complete(EnvelopeResponse(response_data=bytes(frame[4:])))
 
     def refuse(self, error: ApiError) -> None:

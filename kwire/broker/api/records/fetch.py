@@ -36,6 +36,7 @@ from kwire.broker.api.records.fetch_sessions import (
 from kwire.broker.api.records.preferred_read_replica import preferred_read_replica
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.api.request.ports import BrokerRole
+from kwire.broker.api.request.request_metrics import FETCH_FOLLOWER
 from kwire.broker.api.request.slices import (
     LARGE_REQUEST_BYTES,
     InSlices,
@@ -99,7 +100,7 @@ def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) ->
     except ApiError as error:
         return FetchResponse(error_code=error.code)
     if session.follower is not None:
-        context.from_follower = True
+        context.counted_as = FETCH_FOLLOWER, context.api_version
         return follower_fetch.handle(node, context, request, session)
     if len(session.targets) > LARGE_SESSION:
         return InSlices(_handle_large(node, context, request, session))
@@ -129,7 +130,7 @@ def _handle_large(
         except ApiError as error:
             return FetchResponse(error_code=error.code)
     if session.follower is not None:
-        context.from_follower = True
+        context.counted_as = FETCH_FOLLOWER, context.api_version
         return follower_fetch.handle(node, context, request, session)
     fetch = _Fetch(node, context, request, session)
     for some in slices_of(list(session.targets.values())):

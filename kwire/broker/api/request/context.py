@@ -212,7 +212,7 @@ class Channel:
                     context.size_bytes,
                     context.response_bytes,
                     context.received_s,
-                    context.from_follower,
+                    context.counted_as,
                     context.handled_s,
                 )
             if reply is not None:
@@ -235,7 +235,7 @@ class Channel:
                     context.size_bytes,
                     0,
                     context.received_s,
-                    context.from_follower,
+                    context.counted_as,
                     context.handled_s,
                 )
         self.fetches.clear()
@@ -266,8 +266,8 @@ class RequestContext:
         "arrived_ms",
         "channel",
         "closes",
+        "counted_as",
         "fast_path",
-        "from_follower",
         "handled_s",
         "header",
         "number",
@@ -291,8 +291,8 @@ class RequestContext:
         """The time until the handler returned without a response, in seconds; negative if it responded."""
         self.number = number
         """The number of the request in the `RequestLog`."""
-        self.from_follower = False
-        """Whether the request is a Fetch from a follower."""
+        self.counted_as: tuple[int, int] | None = None
+        """The API key and version of the request in metrics, if they differ from the header's."""
         self.state = _PENDING
         self.reply: list[Buffer | Region] | None = None
         self.response_bytes = 0
@@ -339,7 +339,7 @@ class RequestContext:
         if channel.closed or channel.closing:
             self.state = _READY
             self.request = None
-            self._record_errors(response)
+            self.record_errors(self.header.api_key, response)
             return
         header = self.header
         try:
@@ -347,7 +347,7 @@ class RequestContext:
         except Exception as error:
             self._handle_encoding_error(error)
             return
-        self._record_errors(response)
+        self.record_errors(header.api_key, response)
         self.complete_encoded(encoded)
 
     def complete_in_slices(self, response: Message) -> Generator[None, None, None]:
@@ -374,10 +374,10 @@ class RequestContext:
                 yield
         self.complete_encoded(encoded)
 
-    def _record_errors(self, response: Message) -> None:
+    def record_errors(self, api_key: int, response: Message) -> None:
+        """Count the errors in a response of this API."""
         metrics = self.channel.request_metrics
         if metrics is not None:
-            api_key = self.header.api_key
             for code in error_codes(api_key, response):
                 if code:
                     metrics.record_error(api_key, code)
@@ -448,7 +448,7 @@ class RequestContext:
             )
             self.close_connection()
             return
-        self._record_errors(failed)
+        self.record_errors(header.api_key, failed)
         self.complete_encoded(encoded)
 
     def complete_encoded(self, pieces: list[Buffer | Region]) -> None:

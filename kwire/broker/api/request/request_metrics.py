@@ -92,13 +92,16 @@ class RequestMetrics:
         size_bytes: int,
         response_bytes: int,
         received_s: float,
-        from_follower: bool,
+        counted_as: tuple[int, int] | None,
         handled_s: float = -1.0,
     ) -> None:
         """Record the end of a request, with or without a response. `number` is from the request log.
 
         If `number` is None, the connection was closed before the response, and the log keeps the request as
         pending.
+
+        `counted_as` is the API key and version if they differ from the header's. A Fetch of a follower has
+        the key `FETCH_FOLLOWER`. An Envelope counts as the request in it, as in Apache Kafka.
 
         `handled_s` is the time until the handler returned without a response; it is negative otherwise.
         """
@@ -108,7 +111,7 @@ class RequestMetrics:
             client = client_bytes(header.client_id, peer.peer_host)
             number = self.log.begin(header, client, peer.id, size_bytes, received_s)
             self.log.finish(number, response_bytes, seconds)
-        key = FETCH_FOLLOWER if from_follower else header[0], header[1]
+        key = counted_as or (header[0], header[1])
         times = self.apis.get(key)
         if times is None:
             times = self.apis[key] = ApiTimes()

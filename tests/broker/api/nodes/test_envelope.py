@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from kwire.broker.api.request.request_metrics import RequestMetrics
 from kwire.broker.api.request.supported_apis import ListenerRole
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kwire.wire.messages.default_principal import DefaultPrincipalData
@@ -70,3 +72,25 @@ def test_an_error_of_the_inner_request_is_in_the_inner_response() -> None:
 def test_an_invalid_envelope_is_an_error_of_the_envelope(changed: dict[str, Any], code: ErrorCode) -> None:
     envelope_response = send_envelope(NodeHarness(), **{"data": inner_request(), **changed})
     assert (envelope_response.error_code, envelope_response.response_data) == (code, None)
+
+
+def test_an_envelope_counts_as_the_request_in_it() -> None:
+    harness = NodeHarness()
+    client = harness.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER)
+    client.channel.request_metrics = metrics = RequestMetrics(lambda: 0.0)
+    for _ in range(2):
+        request = EnvelopeRequest(
+            request_data=inner_request(), request_principal=PRINCIPAL, client_host_address=LOCALHOST
+        )
+        client.call(0, request)
+    assert {key: times.count for key, times in metrics.apis.items()} == {(ApiKey.CREATE_TOPICS, 7): 2}
+    assert metrics.errors == {(ApiKey.CREATE_TOPICS, ErrorCode.TOPIC_ALREADY_EXISTS): 1}
+
+
+def test_an_invalid_envelope_counts_as_an_envelope() -> None:
+    harness = NodeHarness()
+    client = harness.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER)
+    client.channel.request_metrics = metrics = RequestMetrics(lambda: 0.0)
+    client.call(0, EnvelopeRequest(request_data=b"\0", client_host_address=LOCALHOST))
+    assert list(metrics.apis) == [(ApiKey.ENVELOPE, 0)]
+    assert metrics.errors == {(ApiKey.ENVELOPE, ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE): 1}

@@ -123,7 +123,7 @@ def test_a_request_whose_slot_was_reused_is_listed_last() -> None:
     for number in range(SLOTS):
         request_metrics.log.finish(begin(request_metrics.log, number), 20, 0.1)
     now[0] = 30.0
-    request_metrics.record(waiting, header, channel, 10, 20, 0.0, False)
+    request_metrics.record(waiting, header, channel, 10, 20, 0.0, None)
     *_, before, expected = request_metrics.log.all()
     assert (before.correlation_id, before.seconds) == (SLOTS - 1, 0.1)
     assert expected == logged_request(header, channel, 10, 20, 0.0, 30.0)
