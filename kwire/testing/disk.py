@@ -69,10 +69,11 @@ class MemoryFile:
         self._content.truncate(size)
         self._content.modified_ms = self._disk.now_ms
 
-    def sync(self) -> None:
-        """Make the content durable."""
+    def sync(self) -> float:
+        """Make the content durable, and return `MemoryDisk.sync_s`."""
         self._check_not_stale()
         self._disk.sync_content(self._content, self.path)
+        return self._disk.sync_s
 
     def _check_not_stale(self) -> None:
         assert self._crash_count == self._disk.crash_count, f"{self.path} was opened before a crash"
@@ -112,6 +113,8 @@ class MemoryDisk:
         """The number of operations that changed or synced something."""
         self.syncs = 0
         """The number of syncs of files."""
+        self.sync_s = 0.0
+        """The time that each sync of a file reports, in seconds."""
         self.dies_after: int | None = None
         """The number of changes before the one during which the process dies. None means never."""
         self.fails_after: int | None = None

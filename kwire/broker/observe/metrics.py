@@ -340,6 +340,8 @@ def _logs(node: ObservedNode, out: Exposition) -> Iterator[None]:
         series_labels = _log_directory(directory)
         out.gauge("kafka_log_logmanager_logdirectoryoffline", int(directory.offline), series_labels)
     out.gauge("kafka_log_logmanager_offlinelogdirectorycount", offline)
+    flushes = node.log_manager.flush_metrics
+    quantiles("kafka_log_logflushstats_logflushrateandtimems", flushes.count, list(flushes.recent_ms), out)
     for number, log in enumerate(list(node.log_manager.logs()), 1):
         if log.failure is None:
             _log(log, out)

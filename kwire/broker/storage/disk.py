@@ -29,6 +29,7 @@ from kwire.broker.storage.descriptors import (
     shortage_text,
 )
 from kwire.host.system_os import exists, is_directory, make_directories, os, remove_tree
+from kwire.host.system_time import perf_counter
 from kwire.wire.primitives import Buffer
 
 T = TypeVar("T")
@@ -99,8 +100,11 @@ class DiskFile(Protocol):
     def truncate(self, size: int) -> None:
         """Shorten or extend the file to `size` bytes. The added part reads as zeros."""
 
-    def sync(self) -> None:
-        """Make the content durable (fdatasync). May be called in a worker thread."""
+    def sync(self) -> float:
+        """Make the content durable (fdatasync), and return the time that this took, in seconds.
+
+        May be called in a worker thread.
+        """
 
 
 class DiskLock(Protocol):
@@ -285,11 +289,13 @@ class RealFile:
         except OSError as error:
             raise self._failure(error) from error
 
-    def sync(self) -> None:
+    def sync(self) -> float:
+        began = perf_counter()
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise StorageError(f"{error.strerror or error} ({self.path})") from error
+        return perf_counter() - began
 
     def _failure(self, error: OSError | MemoryError) -> StorageError:
         if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:

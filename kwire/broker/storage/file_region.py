@@ -56,8 +56,8 @@ class _NoFile:
     def truncate(self, size: int) -> None:
         raise StorageError("the region has no file")
 
-    def sync(self) -> None:
-        return
+    def sync(self) -> float:
+        return 0.0
 
 
 NO_FILE: Final[DiskFile] = _NoFile()

@@ -58,9 +58,9 @@ class FailingFile:
             self._disk.writes(self._path)
         self._file.truncate(size)
 
-    def sync(self) -> None:
+    def sync(self) -> float:
         self._disk.writes(self._path)
-        self._file.sync()
+        return self._file.sync()
 
 
 class FailingDisk(MemoryDisk):

@@ -295,6 +295,23 @@ def test_fetch_sessions_count_their_partitions_and_evictions() -> None:
     assert values() == (1, 3, 1)
 
 
+def test_flushes_are_counted_with_the_time_of_their_syncs() -> None:
+    harness = NodeHarness(None, **{"log.flush.interval.messages": "2"})
+    harness.create("t")
+    name = "kafka_log_logflushstats_logflushrateandtimems"
+    before = series_of(harness.node).value(f"{name}_count_total")
+    assert before > 0, "the metadata log is flushed"
+    harness.disk.sync_s = 0.25
+    counts = []
+    for _ in range(2 * int(before)):
+        harness.produce("t")
+        counts.append(series_of(harness.node).value(f"{name}_count_total") - before)
+    assert counts == [(number + 1) // 2 for number in range(len(counts))]
+    series = series_of(harness.node)
+    assert series.value(name, quantile="0.50") == 0
+    assert series.value(name, quantile="0.999") == 250
+
+
 def test_rebalances_are_exported_by_protocol() -> None:
     node = NodeHarness().node
     node.groups.rebalances.classic_completed, node.groups.rebalances.consumer = 3, 5

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, LogDirectory
 from kwire.broker.storage.disk import StorageError
+from kwire.broker.storage.log.flush_metrics import FlushMetrics
 from kwire.broker.storage.log.log import Log
 from kwire.wire.primitives import TopicPartition, Uuid
 
@@ -15,6 +16,7 @@ class BrokerLogs:
 
     def __init__(self, directories: Sequence[LogDirectory]) -> None:
         self._directories = directories
+        self.flush_metrics = FlushMetrics()
         self._logs: dict[TopicPartition, Log] = {}
         """The current log of each partition, including the metadata log if it is open."""
         self._future_logs: dict[TopicPartition, Log] = {}

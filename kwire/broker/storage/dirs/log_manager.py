@@ -267,6 +267,7 @@ class LogManager(BrokerLogs):
             rng=self._rng,
             now_ms=now_ms,
             on_failure=self.handle_log_failure,
+            flush_metrics=self.flush_metrics,
         )
         if clean and not log.is_recoverable:
             is_checkpointed = (topic, partition) in self._checkpoints[directory.path].checkpointed

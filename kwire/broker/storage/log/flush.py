@@ -14,6 +14,7 @@ from kwire.broker.storage.checkpoints import (
     rename_partition_metadata,
 )
 from kwire.broker.storage.disk import Disk, DiskFile, ResourceShortage, join
+from kwire.broker.storage.log.flush_metrics import FlushMetrics, FlushTimer
 from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
 from kwire.broker.storage.log.log_config import LogConfig
 from kwire.broker.storage.log.producer_state import ProducerStateManager
@@ -27,7 +28,7 @@ class FlushTicket:
     rolls and deletes segments.
     """
 
-    __slots__ = ("_directories", "_disk", "_files", "end_offset", "finish")
+    __slots__ = ("_directories", "_disk", "_files", "_timer", "end_offset", "finish")
 
     def __init__(
         self,
@@ -36,10 +37,12 @@ class FlushTicket:
         directories: Sequence[str],
         end_offset: int,
         finish: Callable[[], None],
+        timer: FlushTimer,
     ) -> None:
         self._disk = disk
         self._files = files
         self._directories = directories
+        self._timer = timer
         self.end_offset = end_offset
         """The offset up to which the log is durable after `work`, unless it is truncated meanwhile."""
         self.finish = finish
@@ -48,7 +51,7 @@ class FlushTicket:
     def work(self) -> None:
         """Sync the files and directories. May run in any thread. Raises StorageError."""
         for file in self._files:
-            file.sync()
+            self._timer.duration_s += file.sync()
         self._files = ()  # the sync of a directory may wait until files can be closed
         for directory in self._directories:
             self._disk.sync_directory(directory)
@@ -64,6 +67,7 @@ class Durability:
         "_flushed_ms",
         "_is_new",
         "_metadata_needs_sync",
+        "_metrics",
         "_producers",
         "_renames",
         "_seen_ms",
@@ -85,6 +89,7 @@ class Durability:
         segments: LogSegments,
         epochs: LeaderEpochFileCache,
         producers: ProducerStateManager,
+        metrics: FlushMetrics,
         *,
         recovery_point: int,
         lacks_partition_metadata: bool,
@@ -105,6 +110,7 @@ class Durability:
         self._segments = segments
         self._epochs = epochs
         self._producers = producers
+        self._metrics = metrics
         self.lacks_partition_metadata = lacks_partition_metadata
         """Whether `partition.metadata` still has its temporary name. A crash would lose the topic id."""
         self.is_replacing = False
@@ -158,7 +164,8 @@ class Durability:
     def begin_partition_metadata_flush(self) -> FlushTicket:
         """Return the ticket that syncs and renames `partition.metadata`. Raises StorageError."""
         temporary = self._disk.open(join(self._directory, TEMPORARY_PARTITION_METADATA))
-        return FlushTicket(self._disk, [temporary], (), self.recovery_point, self._rename_partition_metadata)
+        finish = self._rename_partition_metadata
+        return FlushTicket(self._disk, [temporary], (), self.recovery_point, finish, FlushTimer())
 
     def flush_partition_metadata(self) -> None:
         """Sync and rename `partition.metadata` if it has its temporary name. Raises StorageError."""
@@ -248,9 +255,12 @@ class Durability:
             directories.append(self._directory)
         synced_base, truncations, renames = active.base_offset, self._truncations, self._renames
         epochs_version, seen_ms = epochs.version, self._seen_ms
+        metrics, timer = self._metrics, FlushTimer()
 
         # Reset these only now: another flush may finish first, and must sync the same files.
         def finish() -> None:
+            if is_written:
+                metrics.record(timer.duration_s)
             self._metadata_needs_sync = self._is_new = False
             epochs.synced_version = max(epochs.synced_version, epochs_version)
             self._producers.snapshots_synced(snapshots)
@@ -261,9 +271,9 @@ class Durability:
             if renames == self._renames:
                 self._synced_base = max(self._synced_base, synced_base)
 
-        return FlushTicket(self._disk, self._open_all(paths), directories, end_offset, finish)
+        return FlushTicket(self._disk, self._open_all(paths, timer), directories, end_offset, finish, timer)
 
-    def _open_all(self, paths: Sequence[str]) -> list[DiskFile]:
+    def _open_all(self, paths: Sequence[str], timer: FlushTimer) -> list[DiskFile]:
         """Open files to be synced. If there are too few descriptors, sync them one after another, now."""
         files: list[DiskFile] = []
         for path in dict.fromkeys(paths):
@@ -271,7 +281,7 @@ class Durability:
                 file = self._disk.open(path)
             except ResourceShortage:
                 for one in files:
-                    one.sync()
+                    timer.duration_s += one.sync()
                 files.clear()
                 file = self._disk.open(path)
             files.append(file)

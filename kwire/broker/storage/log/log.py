@@ -79,19 +79,15 @@ class Log(ReadableLog):
         topic_id: Uuid,
         config: LogConfig,
         *,
-        segments: list[LogSegment],
+        segments: LogSegments,
         epochs: LeaderEpochFileCache,
         producers: ProducerStateManager,
         log_start_offset: int,
         log_end_offset: int,
-        recovery_point: int,
+        durability: Durability,
         delayed_deletion: DelayedDeletion,
         rng: random.Random,
         now_ms: int,
-        lacks_partition_metadata: bool,
-        metadata_needs_sync: bool,
-        names_are_synced: bool,
-        tail_needs_sync: bool,
         on_failure: Callable[[Log, StorageError], None],
     ) -> None:
         self.topic = topic
@@ -108,23 +104,12 @@ class Log(ReadableLog):
         self.failure: StorageError | None = None
         """The error that took this log offline, or None."""
         self._disk = disk
-        self._segments = LogSegments(segments, log_end_offset)
+        self._segments = segments
         self._epochs = epochs
         self._delayed_deletion = delayed_deletion
         self._rng = rng
         self._now_ms = now_ms
-        self._durability = Durability(
-            disk,
-            directory,
-            self._segments,
-            epochs,
-            producers,
-            recovery_point=recovery_point,
-            lacks_partition_metadata=lacks_partition_metadata,
-            metadata_needs_sync=metadata_needs_sync,
-            names_are_synced=names_are_synced,
-            tail_needs_sync=tail_needs_sync,
-        )
+        self._durability = durability
         self._on_failure = on_failure
         self.staged = StagedAppends()
         """The appends that `commit` will write."""

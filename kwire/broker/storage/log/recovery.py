@@ -20,6 +20,8 @@ from kwire.broker.storage.checkpoints import (
 )
 from kwire.broker.storage.disk import TEMPORARY_SUFFIX, Disk, FileMissing, StorageError, join
 from kwire.broker.storage.log.delayed_deletion import DelayedDeletion
+from kwire.broker.storage.log.flush import Durability
+from kwire.broker.storage.log.flush_metrics import FlushMetrics
 from kwire.broker.storage.log.index import MAX_RELATIVE_OFFSET, CorruptIndex
 from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
 from kwire.broker.storage.log.log import Log
@@ -36,6 +38,7 @@ from kwire.broker.storage.log.segment import (
     SWAP_SUFFIX,
     LogSegment,
 )
+from kwire.broker.storage.log.segments import LogSegments
 from kwire.host.loggers import STORAGE_LOGGER, NodeLogger
 from kwire.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, CorruptBatch, crc_is_valid, read_header
 from kwire.wire.plural import plural
@@ -60,6 +63,7 @@ def open_log(
     rng: random.Random,
     now_ms: int,
     on_failure: Callable[[Log, StorageError], None],
+    flush_metrics: FlushMetrics | None = None,
     recovery_point: int = 0,
     log_start_offset: int = 0,
     topic_id: Uuid | None = None,
@@ -131,6 +135,23 @@ def open_log(
     jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
     if jitter_ms > 0:
         loader.segments[-1].roll_jitter_ms = rng.randrange(jitter_ms)
+    segments = LogSegments(loader.segments, log_end_offset)
+    durability = Durability(
+        disk,
+        directory,
+        segments,
+        epochs,
+        producers,
+        flush_metrics or FlushMetrics(),
+        # Recovered records after the checkpointed recovery point may not be durable yet.
+        recovery_point=log_end_offset if clean else min(recovery_point, log_end_offset),
+        lacks_partition_metadata=lacks_partition_metadata,
+        metadata_needs_sync=metadata_needs_sync,
+        names_are_synced=clean and not loader.is_changed,
+        # The recovery point does not show that a flush is needed. But without a flush, a power loss could
+        # bring back the end of a failed write, which was truncated here.
+        tail_needs_sync=not clean and recovery_point >= log_end_offset,
+    )
     return Log(
         disk,
         directory,
@@ -138,22 +159,15 @@ def open_log(
         partition,
         topic_id,
         config,
-        segments=loader.segments,
+        segments=segments,
         epochs=epochs,
         producers=producers,
         log_start_offset=log_start_offset,
         log_end_offset=log_end_offset,
-        # Recovered records after the checkpointed recovery point may not be durable yet.
-        recovery_point=log_end_offset if clean else min(recovery_point, log_end_offset),
+        durability=durability,
         delayed_deletion=delayed_deletion,
         rng=rng,
         now_ms=now_ms,
-        lacks_partition_metadata=lacks_partition_metadata,
-        metadata_needs_sync=metadata_needs_sync,
-        names_are_synced=clean and not loader.is_changed,
-        # The recovery point does not show that a flush is needed. But without a flush, a power loss could
-        # bring back the end of a failed write, which was truncated here.
-        tail_needs_sync=not clean and recovery_point >= log_end_offset,
         on_failure=on_failure,
     )
 
