@@ -43,13 +43,13 @@ PICTURES = (
     Screenshot("messages", "/topics/payments/0", (1000, 500), dark=True),
     Screenshot("log", "/topics/payments/0/log?from=60", (1000, 760), dark=False),
     Screenshot("log-phone", "/topics/payments/0/log?from=60", PHONE, dark=True),
-    Screenshot("group", "/group?id=billing&to=beginning", (1100, 840), dark=False),
+    Screenshot("group", "/group?id=billing&to=beginning", (1100, 890), dark=False),
     Screenshot("configs", "/configs?kind=topic&name=orders", (1100, 600), dark=True),
     Screenshot("messages-phone", "/topics/orders/0", PHONE, dark=False),
-    Screenshot("live", "/topics/orders/live", (1100, 520), dark=False),
+    Screenshot("live", "/topics/orders/live", (1100, 580), dark=False),
     Screenshot("topic", "/topics/orders", (1100, 1000), dark=True),
-    Screenshot("transactions", "/transactions", (1100, 330), dark=False),
-    Screenshot("cluster", "/cluster", (1100, 800), dark=True),
+    Screenshot("transactions", "/transactions", (1100, 390), dark=False),
+    Screenshot("cluster", "/cluster", (1100, 840), dark=True),
 )
 SHEET = (
     *(screenshot for screenshot in PICTURES if screenshot.size != PHONE),

@@ -169,7 +169,17 @@ def test_pages_have_no_errors_and_are_accessible(site: Site, path: str) -> None:
         assert all(later - earlier <= 1 for earlier, later in pairwise(levels))
         assert tab.run("document.querySelectorAll('th:not([scope])').length") == 0
         assert tab.run("document.documentElement.lang") == "en"
+        assert tab.run(SEPARATED_LABELS_SCRIPT) == []
         tab.close()
+
+
+SEPARATED_LABELS_SCRIPT = """
+[...document.querySelectorAll(".bar label[for]")].filter(label => {
+  const [text, field] = [label, document.getElementById(label.htmlFor)].map(e => e.getBoundingClientRect());
+  return text.top >= field.bottom || text.bottom <= field.top;
+}).map(label => label.textContent)
+"""
+"""Returns the labels that are not in the same line as their field."""
 
 
 @pytest.mark.parametrize("path", PAGES)
