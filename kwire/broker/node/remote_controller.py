@@ -8,8 +8,10 @@ active controller may get a command twice. Clients' requests are forwarded in an
 in the same way.
 
 A former active controller, for example a partitioned one, may never respond. So requests that wait for its
-response are sent again as soon as there is a new active controller. This may be this node, or the same node
-in a later leader epoch: if its machine lost power, it does not remember the requests.
+response are sent again as soon as there is a new active controller, which may be this node. Commands are also
+sent again to the same node in a later leader epoch: if its machine lost power, it does not remember them. A
+client's request is not, because that node may be about to respond to it, and a second execution may fail, for
+example with TOPIC_ALREADY_EXISTS.
 
 If this node is the active controller itself, it handles commands and forwarded requests locally.
 
@@ -41,6 +43,14 @@ NOT_CONTROLLER_MS: Final = 50
 """The pause before a request is sent again to the same node."""
 
 
+class _InFlight(NamedTuple):
+    """A request that waits for the response of the active controller."""
+
+    address: PeerAddress
+    epoch: int | None
+    """The leader epoch known when the request was sent; None if a later one does not matter."""
+
+
 class _Waiting(NamedTuple):
     """A request that waits until it can be sent again."""
 
@@ -66,8 +76,8 @@ class RemoteController:
         self._host = host
         self._quorum = quorum
         self._cluster_id = cluster_id
-        self._in_flight: dict[Callable[[Message | PeerUnreachable], None], tuple[PeerAddress, int]] = {}
-        """The node to which each pending request was sent and its leader epoch, by the request's callback."""
+        self._in_flight: dict[Callable[[Message | PeerUnreachable], None], _InFlight] = {}
+        """The pending requests by their callbacks."""
         self._waiting: list[_Waiting] = []
         self._is_stopped = False
         quorum.subscribe_leader(self._leader_changed)
@@ -137,7 +147,7 @@ class RemoteController:
                     response = error
             on_reply(response)
 
-        self._send(sent.purpose, sent.request, deadline_ms, on_response)
+        self._send(sent.purpose, sent.request, deadline_ms, on_response, epoch=self._quorum.epoch)
 
     def _send(
         self,
@@ -145,8 +155,13 @@ class RemoteController:
         request: Message,
         deadline_ms: int,
         on_response: Callable[[Message | ApiError], None],
+        *,
+        epoch: int | None,
     ) -> None:
-        """Send a request to the active controller. A top-level error code becomes an ApiError."""
+        """Send a request to the active controller. A top-level error code becomes an ApiError.
+
+        With an `epoch`, the request fails with NOT_CONTROLLER if the same node leads in another epoch.
+        """
         from kwire.broker.node.controller_requests import error_code
 
         address = self._quorum.leader_address()
@@ -164,7 +179,7 @@ class RemoteController:
             code = getattr(response, "error_code", ErrorCode.NONE)
             on_response(ApiError(error_code(code)) if code else response)
 
-        self._in_flight[handle] = address, self._quorum.epoch
+        self._in_flight[handle] = _InFlight(address, epoch)
         self._host.peers.send(
             address, purpose, request, deadline_ms=deadline_ms, on_response=handle, to_controller=True
         )
@@ -174,7 +189,7 @@ class RemoteController:
         if leader is None and not self._quorum.leads:
             return
         for handle, (address, epoch) in list(self._in_flight.items()):
-            if (address, epoch) != (leader, self._quorum.epoch):
+            if address != leader or epoch not in (None, self._quorum.epoch):
                 handle(PeerUnreachable(f"{address} is no longer the active controller"))
         for waiting in list(self._waiting):
             self._send_again(waiting)
@@ -209,7 +224,7 @@ class RemoteController:
             wrapped = envelope(frame, context.principal, context.peer_host)
             timeout_ms = self._config.controller_socket_timeout_ms
             until_ms = min(deadline_ms, self._host.internode_clock.monotonic_ms() + timeout_ms)
-            self._send(FORWARDED, wrapped, until_ms, on_response)
+            self._send(FORWARDED, wrapped, until_ms, on_response, epoch=None)
 
         def on_response(response: Message | ApiError) -> None:
             if isinstance(response, EnvelopeResponse):

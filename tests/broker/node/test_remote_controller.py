@@ -403,6 +403,18 @@ def test_forwarded_request_and_response_are_unchanged(harness: RemoteControllerH
     assert context.results == [create_topics.CreateTopicsResponse(topics=[])]
 
 
+def test_same_leader_in_a_later_epoch_does_not_get_a_forwarded_request_again(
+    harness: RemoteControllerHarness,
+) -> None:
+    """The controller may have executed the request before this broker learns its new epoch."""
+    forward(harness)
+    harness.epoch += 1
+    harness.set_leader(ONE)
+    assert len(harness.sent) == 1
+    harness.set_leader(TWO)
+    assert len(harness.sent) == 2
+
+
 def test_forwarding_retries_after_not_controller(harness: RemoteControllerHarness) -> None:
     context = forward(harness)
     harness.respond(EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER))
