@@ -37,7 +37,7 @@ def test_every_job_runs_on_either_broker(brokers: tuple[Broker, Broker], tmp_pat
     outcome = {path.stem: path.read_text() for path in demo.glob("*.out")}
     assert outcome["replay"] == f"{FLIGHTS} events into flights\n"
     for name in ("audit-archive", "audit-restored"):
-        assert f"clean: {FLIGHTS} records" in outcome[name], outcome[name]
+        assert f"clean: both sides have the same {FLIGHTS} records" in outcome[name], outcome[name]
     assert (demo / "index.html").exists()
 
     # An archive of the broker's files, while the broker runs, equals an archive over the network.
@@ -51,7 +51,7 @@ def test_every_job_runs_on_either_broker(brokers: tuple[Broker, Broker], tmp_pat
         "left": {"format": "archive", "directory": str(demo / "archive")},
         "right": {"format": "archive", "directory": own},
     }
-    assert f"clean: {FLIGHTS} records" in jobs.run("audit", audit)
+    assert f"clean: both sides have the same {FLIGHTS} records" in jobs.run("audit", audit)
     # A second run finds no new records.
     path = str(demo / "archive.toml")
     again = jobs.start_module("kwire.pipeline.cli", "archive", "--config", path, "--master", MASTER)

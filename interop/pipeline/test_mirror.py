@@ -196,7 +196,7 @@ def test_mirror_is_exact_after_kills(pair: Pair, tmp_path: Path) -> None:
         "right": kafka(pair.target, "flights" + SUFFIX, ODD + SUFFIX, **COMMITTED),
     }
     records = sum(map(len, truth.values()))
-    assert f"clean: {records} records" in jobs.run("audit", audit)
+    assert f"clean: both sides have the same {records} records" in jobs.run("audit", audit)
 
     # Without its checkpoint, a new run must still find that nothing is left to mirror.
     before = {place: stable_end(pair.target, place[0] + SUFFIX, place[1]) for place in places}

@@ -337,5 +337,5 @@ def test_audit_page_lists_the_differences(broker: Broker, flights: list[Any], tm
     assert "flights-0 2013-01-02 00:00: missing" in text
     assert text.count("<svg") == 1
     del tables["right"]["options"]["endingOffsets"]
-    assert f"clean: {FLIGHTS} records" in jobs.run("audit", tables)
+    assert f"clean: both sides have the same {FLIGHTS} records" in jobs.run("audit", tables)
     assert "Audit: clean" in report.read_text()
