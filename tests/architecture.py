@@ -138,6 +138,7 @@ OUTSIDE = {
 """Modules that give access to the operating system. Most packages are handed time, randomness and disks."""
 
 SYSTEM = {
+    "kwire.host.platform",
     "kwire.host.second_instance",
     "kwire.host.system_os",
     "kwire.host.system_socket",

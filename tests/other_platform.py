@@ -1,7 +1,7 @@
-"""A program for tests: it makes this process look like macOS or Windows, and then runs a Python program.
+"""A program for tests: it makes this process look like FreeBSD or Windows, and then runs a Python program.
 
-Arguments: `darwin` or `win32`, the text of the program, and its arguments. The names that Python's C modules
-lack on that system are removed. The modules of the standard library stay as they are on Linux.
+Arguments: `freebsd14` or `win32`, the text of the program, and its arguments. The names that Python's C
+modules lack on that system are removed. The modules of the standard library stay as they are on Linux.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""On macOS and Windows, everything that needs a broker ends with one sentence."""
+"""On systems other than Linux and macOS, everything that needs a broker ends with one sentence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_with_a_simulation(kwire_simulation):
 """
 
 
-@pytest.fixture(params=["darwin", "win32"])
+@pytest.fixture(params=["freebsd14", "win32"])
 def platform(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

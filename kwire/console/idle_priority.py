@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeVar
+
+from kwire.host.platform.processes import run_when_idle
 
 T = TypeVar("T")
 
 
 def run_at_idle_priority(work: Callable[[], T]) -> T:
-    """Run `work` in a thread with SCHED_IDLE. Return the result of `work`, or raise its exception.
+    """Run `work` in a thread, and return its result or raise its exception.
+
+    On Linux, the thread has the priority SCHED_IDLE.
 
     A process with high niceness keeps a processor until the end of its time slice, some milliseconds, even if
     a broker waits for the processor. A SCHED_IDLE thread yields at once. The thread cannot return to normal
@@ -22,9 +24,7 @@ def run_at_idle_priority(work: Callable[[], T]) -> T:
     failures: list[BaseException] = []
 
     def run() -> None:
-        if hasattr(os, "SCHED_IDLE"):
-            with suppress(OSError):  # a container may forbid it
-                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        run_when_idle()
         try:
             results.append(work())
         except BaseException as failure:

@@ -7,6 +7,7 @@ the class and the function in C below it.
 from __future__ import annotations
 
 import _socket
+from errno import ECONNABORTED
 from typing import Any
 
 Socket = _socket.socket
@@ -16,7 +17,11 @@ getaddrinfo = _socket.getaddrinfo
 def accept(listener: Socket) -> tuple[Socket, Any]:
     """Accept a connection, and return its socket and the address of the peer. Raises OSError."""
     descriptor, address = listener._accept()  # type: ignore[attr-defined]
-    return Socket(listener.family, listener.type, listener.proto, descriptor), address
+    sock = Socket(listener.family, listener.type, listener.proto, descriptor)
+    if not address:  # macOS returns a connection that was reset before it was accepted, without an address
+        sock.close()
+        raise ConnectionAbortedError(ECONNABORTED, "the peer has reset the connection")
+    return sock, address
 
 
 def connect(host: str, port: int, timeout_seconds: float) -> Socket:

@@ -14,13 +14,12 @@ what fails. `History` checks what clients of any Kafka cluster have observed.
 `Cluster`, `SimulatedCluster` and `History` are imported on first use.
 """
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-from kwire.host.platform import Unavailable
+from kwire.host.platform import IS_SUPPORTED, Unavailable
 from kwire.testing.kept_modules import KEPT_MODULES
 
-if TYPE_CHECKING or sys.platform == "linux":
+if TYPE_CHECKING or IS_SUPPORTED:
     from kwire.testing.broker import Broker
     from kwire.testing.faults import Fault, Faults
     from kwire.testing.kafka import Kafka, wait_until
@@ -62,7 +61,7 @@ _LAZY_IMPORTS = {
 
 def __getattr__(name: str) -> Any:
     """Import a class of `_LAZY_IMPORTS` on first use, so that importing `Broker` stays fast."""
-    if sys.platform != "linux" and name in __all__:
+    if not IS_SUPPORTED and name in __all__:
         return Unavailable
     from importlib import import_module
 

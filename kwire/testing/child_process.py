@@ -34,20 +34,24 @@ from os import environ
 from typing import Any
 
 from kwire.host.loggers import ROOT, known_loggers
+from kwire.host.platform.files import anonymous_file
+from kwire.host.platform.processes import OPEN_FILES
+from kwire.host.platform.sockets import MSG_NOSIGNAL, prevent_sigpipe
 from kwire.host.system_os import os
 from kwire.host.system_time import sleep
 from kwire.testing.child_frames import Call, Result, drain, encode_call, join_error, receive
 from kwire.testing.green_threads import green_sleep
+from kwire.testing.temporary_directory import new_directory
 
 CHILD_ITSELF = 0
 """The handle of the child process in calls."""
-PROGRAM = """\
+PROGRAM = f"""\
 import os, select, sys
 control = select.poll()
 control.register(0)
 if any(event & select.POLLHUP for _, event in control.poll(0)):
     sys.exit()
-for fd in map(int, os.listdir("/proc/self/fd")):
+for fd in map(int, os.listdir("{OPEN_FILES}")):
     try:
         fd > 2 and os.close(fd)
     except OSError:
@@ -65,6 +69,8 @@ inherited descriptors: libraries of the test may have left their sockets inherit
 """
 GREEN_SLEEP_SECONDS = 0.001
 POLL_SECONDS = 0.001
+RECEIPT_SECONDS = 0.05
+"""The time after which a process that waits for the child process checks that it is alive."""
 SHOWN_LINES = 10
 SHOWN_BYTES = 4000
 END_TIMEOUT_SECONDS = 10
@@ -86,9 +92,10 @@ class ChildProcess:
         if not sys.executable:
             raise RuntimeError("sys.executable is empty: a child process needs the path of the interpreter")
         self._control, theirs = map(
-            _socket_above_standard_error, _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+            _socket_above_standard_error, _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
         )
-        self._log_fd = _above_standard_error(os.memfd_create("kwire child process"))
+        self._log_fd = _above_standard_error(anonymous_file("kwire child process", new_directory))
+        prevent_sigpipe(self._control)
         self._owner = os.getpid()
         root = __file__.rsplit("/", 3)[0]
         argv = [sys.executable, "-P", "-c", PROGRAM, root, str(self._owner), *filter(None, sys.path)]
@@ -141,7 +148,7 @@ class ChildProcess:
         connection = None
         try:
             connection = self._connect()
-            connection.sendall(frame, _socket.MSG_NOSIGNAL)
+            connection.sendall(frame, MSG_NOSIGNAL)
             result = Result(*pickle.loads(receive(_reader(connection))))
         except BaseException as error:
             if connection is not None:  # after an interrupt, its result must not become that of another call
@@ -184,17 +191,40 @@ class ChildProcess:
             except IndexError:  # another thread was faster
                 pass
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        prevent_sigpipe(ours)
         descriptor = array.array("i", [theirs.fileno()])
         try:
             self._control.sendmsg(
-                [b"c"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptor)], _socket.MSG_NOSIGNAL
+                [b"c"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptor)], MSG_NOSIGNAL
             )
+            self._await_receipt(ours)
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
         return ours
+
+    def _await_receipt(self, connection: _socket.socket) -> None:
+        """Wait until the child process has received its end. Raises EOFError if it has ended.
+
+        macOS may lose a descriptor that is closed before the other process has received it.
+        """
+        sleep = green_sleep()
+        connection.settimeout(RECEIPT_SECONDS if sleep is None else 0)
+        while True:
+            try:
+                connection.recv(1)
+                break
+            except TimeoutError:
+                pass
+            except BlockingIOError:
+                assert sleep is not None
+                sleep(GREEN_SLEEP_SECONDS)
+            with suppress(BlockingIOError):
+                if not self._control.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT):
+                    raise EOFError
+        connection.settimeout(None)
 
     def _record_death(self) -> None:
         with self._lock:
@@ -289,7 +319,7 @@ def _above_standard_error(descriptor: int) -> int:
 
 def _socket_above_standard_error(sock: _socket.socket) -> _socket.socket:
     descriptor = _above_standard_error(sock.detach())
-    return _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, descriptor)
+    return _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, descriptor)
 
 
 def _reader(connection: _socket.socket) -> Any:

@@ -31,6 +31,7 @@ import kwire.testing.blocking_client
 import kwire.testing.embedded_disk
 import kwire.testing.interceptor
 from kwire.broker.net.open_file_limit import raise_open_file_limit
+from kwire.host.platform.processes import watch_process
 from kwire.testing.child_frames import Call, Result, drain, encode_result, receive, split_error
 from kwire.testing.child_recorder import RecorderChanges, RecorderFeed
 from kwire.testing.embedded_broker import EmbeddedBroker
@@ -68,14 +69,12 @@ def _wait_for_connections(parent_pid: int, server: ChildServer) -> None:
     os.close(null)
     poll = select.poll()
     poll.register(control, select.POLLIN)
-    try:
-        # Forked processes may keep the control socket open after the end of the parent process.
-        parent = os.pidfd_open(parent_pid)
-        poll.register(parent, select.POLLIN)
-    except (AttributeError, OSError):
-        parent = -1  # an old kernel, or the parent process has ended
+    # Forked processes may keep the control socket open after the end of the parent process.
+    check_ms = watch_process(poll, parent_pid)
     while os.getppid() == parent_pid:
-        ready = [fd for fd, _ in poll.poll()]
+        ready = [fd for fd, _ in poll.poll(check_ms)]
+        if not ready:
+            continue
         if control.fileno() not in ready:
             return
         descriptors = array.array("i")
@@ -85,7 +84,10 @@ def _wait_for_connections(parent_pid: int, server: ChildServer) -> None:
         for _, _, packed in ancillary:
             descriptors.frombytes(packed)
         for descriptor in descriptors:
-            connection = Connection(socket.socket(fileno=descriptor), server)
+            sock = socket.socket(fileno=descriptor)
+            with suppress(OSError):  # the caller was interrupted
+                sock.sendall(b"r")  # the receipt, which the caller waits for
+            connection = Connection(sock, server)
             threading.Thread(target=connection.serve, name="kwire child call", daemon=True).start()
 
 

@@ -1,8 +1,9 @@
 """Detection of libraries that replace what a broker needs in the process of a test.
 
 Most libraries do not affect a broker in a thread of this process: it uses clocks, files and sockets that they
-do not find (`kwire.host.second_instance`). But it needs threads and epoll, which gevent and eventlet replace
-for the complete process. And its modules must not be imported while a test replaces what they import.
+do not find (`kwire.host.second_instance`). But it needs threads, and epoll or kqueue, which gevent and
+eventlet replace for the complete process. And its modules must not be imported while a test replaces what
+they import.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ C_MODULES: Final = {"_queue": "queue", "_thread": "threading"}
 def check_doubles() -> None:
     """Raise RuntimeError if a broker cannot start or run, because a library has replaced what it needs.
 
-    Raises UnsupportedPlatform on other systems than Linux.
+    Raises UnsupportedPlatform on systems without a broker.
     """
     check_platform()
     for message in (*_replaced_threads(), *(_replaced_names() if LAST_IMPORTED not in sys.modules else ())):
@@ -48,7 +49,8 @@ def _replaced_threads() -> Iterator[str]:
     # The class of the main thread has the method of the real Thread, also while a test replaces that name.
     for found in (_thread.start_new_thread, type(threading.main_thread()).start):
         yield from _describe("threading", found, "threads")
-    yield from _describe("select", getattr(select, "epoll", None), "select.epoll")
+    poller = "epoll" if sys.platform == "linux" else "kqueue"
+    yield from _describe("select", getattr(select, poller, None), f"select.{poller}")
 
 
 def _replaced_names() -> Iterator[str]:

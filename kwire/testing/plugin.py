@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from kwire.host.platform import SENTENCE
+from kwire.host.platform import IS_SUPPORTED, SENTENCE
 from kwire.testing.kept_modules import KEPT_MODULES
 
 if TYPE_CHECKING:
@@ -131,10 +130,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Note when a test with kwire's fixtures begins. The clock of pytest may be replaced by then.
 
-    On systems other than Linux, the test fails.
+    On systems without a broker, the test fails.
     """
     if any(name.startswith("kwire") for name in getattr(item, "fixturenames", ())):
-        if sys.platform != "linux":
+        if not IS_SUPPORTED:
             pytest.fail(SENTENCE, pytrace=False)
         from kwire.host.system_time import libc_time_ns
 

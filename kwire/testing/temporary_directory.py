@@ -22,7 +22,7 @@ class TemporaryDirectory:
     """
 
     def __init__(self) -> None:
-        self.name = _new_directory()
+        self.name = new_directory()
         self._owner = os.getpid()
         self._finalizer = weakref.finalize(self, _remove_owned, self.name, self._owner)
         """Called at the end of the process, or when this object is garbage collected."""
@@ -60,7 +60,7 @@ def remove_directory(path: str) -> None:
         os.rmdir(path)
 
 
-def _new_directory() -> str:
+def new_directory() -> str:
     """Create a directory in TMPDIR or another directory for temporary files. Raises OSError."""
     environment = replaceable_os.environ
     parents = [environment[name] for name in ("TMPDIR", "TEMP", "TMP") if environment.get(name)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
 from kwire.console.idle_priority import run_at_idle_priority
+from kwire.host.system_os import os as system_calls
 
 
 def test_result_and_error_are_passed_through() -> None:
@@ -19,19 +21,20 @@ def _fail(reason: str) -> None:
     raise LookupError(reason)
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has threads that are idle")
+@pytest.mark.linux("SCHED_IDLE")
 def test_only_the_called_function_runs_with_idle_priority() -> None:
-    before = os.sched_getscheduler(0)
-    assert run_at_idle_priority(lambda: os.sched_getscheduler(0)) == os.SCHED_IDLE
-    assert os.sched_getscheduler(0) == before
+    if sys.platform == "linux":
+        before = os.sched_getscheduler(0)
+        assert run_at_idle_priority(lambda: os.sched_getscheduler(0)) == os.SCHED_IDLE
+        assert os.sched_getscheduler(0) == before
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has threads that are idle")
+@pytest.mark.linux("SCHED_IDLE")
 def test_function_runs_without_permission_for_idle_priority(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    monkeypatch.setattr(system_calls, "sched_setscheduler", refuse)
     assert run_at_idle_priority(lambda: 7) == 7

@@ -50,6 +50,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.proc
 def test_all_brokers_run_in_one_process(broker: Broker) -> None:
     with Broker(process="child") as other:
         assert broker.bootstrap_servers != other.bootstrap_servers
@@ -65,9 +66,11 @@ def test_all_brokers_run_in_one_process(broker: Broker) -> None:
             assert f"socket:[{inode}]" in sockets
 
 
+@pytest.mark.linux("prlimit")
 def test_soft_limit_of_descriptors_is_raised_in_the_child_process_only(broker: Broker) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert resource.prlimit(child().pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    if sys.platform == "linux":
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert resource.prlimit(child().pid, resource.RLIMIT_NOFILE) == (hard, hard)
 
 
 def test_dead_child_process_is_named_with_its_last_log_lines() -> None:
@@ -233,10 +236,13 @@ from kwire.testing.child_process import CHILD_ITSELF, ChildProcess
 process = ChildProcess()
 process.call(CHILD_ITSELF, "wait_for_log")
 links = [os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in range(3)]
-assert links == ["/dev/null"] + ["/memfd:kwire child process (deleted)"] * 2, links
+assert links[0] == "/dev/null", links
+assert links[1] == links[2], links
+assert links[1].endswith("kwire child process (deleted)"), links
 """
 
 
+@pytest.mark.proc
 @pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
 def test_child_process_has_its_streams_if_the_test_has_none(closed: str) -> None:
     command = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, STREAMS]
@@ -424,7 +430,7 @@ DOUBLES: list[str] = [
     "os.stat",
     "os.waitpid",
     "os.write",
-    "select.epoll",
+    "select.epoll" if sys.platform == "linux" else "select.kqueue",
     "select.poll",
     "select.select",
     "socket.create_connection",

@@ -82,6 +82,7 @@ def test_stop_fails_at_once_after_threads_are_replaced() -> None:
     thread.kill()
 
 
+@pytest.mark.linux("epoll")
 def test_broker_does_not_start_without_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(select, "epoll")
     with pytest.raises(RuntimeError, match=re.escape("A library has replaced select.epoll")):

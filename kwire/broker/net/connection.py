@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import TYPE_CHECKING, Protocol, cast
 
 from kwire.broker.api.request.context import Channel, size_of
@@ -11,6 +10,7 @@ from kwire.broker.net.receiver import ConnectionOwner, Receiver, ServedNode
 from kwire.broker.net.send_queue import ALL_SENT, RegionTruncated, Sent
 from kwire.broker.net.unexpected_protocols import unexpected_protocol
 from kwire.host.loggers import NodeLogger
+from kwire.host.platform.events import LOST, READABLE, WRITABLE
 from kwire.host.system_socket import Socket
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Connection(Receiver):
         """Whether the server will process this connection at the end of the turn."""
         self.idle_timer: Timer | None = None
         self._reading_ahead = False  # whether a worker thread is reading the next window from the disk
-        server.loop.watch(self.fd, EPOLLIN, self._on_events)
+        server.loop.watch(self.fd, READABLE, self._on_events)
 
     def __str__(self) -> str:
         return f"from {self.peer[0]}:{self.peer[1]} (listener {self.listener})"
@@ -92,12 +92,12 @@ class Connection(Receiver):
         self._server.mark_dirty(self)
 
     def _on_events(self, mask: int) -> None:
-        if mask & EPOLLOUT:
+        if mask & WRITABLE:
             self._blocked = False
             self._server.mark_dirty(self)
-        if mask & EPOLLIN:
+        if mask & READABLE:
             self._receive()
-        elif mask & (EPOLLHUP | EPOLLERR):
+        elif mask & LOST:
             self.close("the peer reset the connection")
 
     # --- end of the turn

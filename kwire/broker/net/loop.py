@@ -1,33 +1,34 @@
-"""The event loop of a node: it waits on one epoll and handles the ready events in turns.
+"""The event loop of a node: it waits on one poller and handles the ready events in turns.
+
+The poller is an epoll on Linux and a kqueue on macOS (`kwire.host.platform.events`).
 
 A turn handles ready file descriptors, then due timers, results of worker threads and `call_soon` callbacks.
 It ends with the `end_turn` hook, in which the server writes staged appends and sends responses. The handler
 of a descriptor must do bounded work, so that every turn ends soon.
 
 Why not a trio task per connection? A trio task costs at least 10 µs of CPU per request, or 16 µs with trio's
-streams, because every wait goes through trio's scheduler. Here the loop has an epoll of its own for all
+streams, because every wait goes through trio's scheduler. Here the loop has a poller of its own for all
 descriptors, and handles ready connections one after another without a checkpoint. This takes less than 7 µs
 per request; a C program takes 4.6 µs.
 
 A node without an HTTP port and without a watchdog runs the loop alone in a thread with `run_until`, without
 trio. Otherwise the loop is a trio task (`run`) beside other tasks, and trio waits for the descriptor of the
-loop's epoll. A pass through trio's scheduler costs about 10 µs. If the loop is `alone`, it does not return to
-trio at once after a turn that handled something: it first waits some milliseconds in its own epoll. A client
-that waits for each response before it sends the next request then costs 15 µs of CPU per request instead of
-24 µs, and gets its response that much sooner. The wait must not be very short: a timeout before the next tick
+poller. A pass through trio's scheduler costs about 10 µs. If the loop is `alone`, it does not return to trio
+at once after a turn that handled something: it first waits some milliseconds in its own poller. A client that
+waits for each response before it sends the next request then costs 15 µs of CPU per request instead of 24 µs,
+and gets its response that much sooner. The wait must not be very short: a timeout before the next tick
 of the kernel makes the kernel program a timer, which costs 6 µs on a virtual machine. `TURNS_PER_CHECKPOINT`
 and `CHECKPOINT_SECONDS` bound the delay for other tasks, such as signal handlers, to about 40 ms. If a client
 runs in the same trio run, the loop must not be `alone`: the client could not send while the loop waits.
 
-Timers are in a heap. One timerfd is armed for the earliest deadline. Canceling or postponing a timer does not
-change the timerfd, because an unnecessary wake-up costs less than arming the timerfd for every long poll.
-Worker threads report their results through an eventfd in the same epoll.
+Timers are in a heap. The poller's timer is armed for the earliest deadline. Canceling or postponing a timer
+does not change the poller's timer, because an unnecessary wake-up costs less than arming it for every long
+poll. Worker threads report their results through a wake-up descriptor in the same poller.
 """
 
 from __future__ import annotations
 
 import math
-import select
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -35,7 +36,6 @@ from random import Random, SystemRandom
 from typing import Any, TypeVar
 
 from kwire.broker.net.loop_events import LoopEvent, Wait
-from kwire.broker.net.timerfd import TimerFd
 from kwire.broker.net.workers import Workers, run_all
 from kwire.broker.storage.disk import SHORTAGE_RETRY_MS
 from kwire.host.clock import Clock, QueuedTimer, SystemClock, TimerQueue
@@ -43,6 +43,7 @@ from kwire.host.host import NoPeers, Peers, Timer
 from kwire.host.internode_clock import InternodeClock
 from kwire.host.loggers import NodeLogger
 from kwire.host.periodic_checks import PeriodicChecks
+from kwire.host.platform.events import READABLE, new_poller, open_wakeup, read_wakeup, write_wakeup
 from kwire.host.random_streams import RandomStreams
 from kwire.host.system_os import os
 from kwire.host.system_time import perf_counter
@@ -56,7 +57,7 @@ CHECKPOINT_SECONDS = 0.02
 """The time after a trio checkpoint after which the loop executes the next checkpoint."""
 IDLE_WINDOW_SECONDS = 30.0
 LINGER_SECONDS = 0.02
-"""The time that a loop that is `alone` waits in its own epoll after a turn that handled something."""
+"""The time that a loop that is `alone` waits in its own poller after a turn that handled something."""
 STEPS_PER_TURN = 64
 """The number of deadlines that `advance` moves through before the loop handles descriptors again."""
 UNPREDICTABLE = frozenset({"salts", "sasl"})
@@ -65,7 +66,7 @@ MAX_WORKERS = 8
 
 
 class Loop:
-    """The real-time `Host` of a node, with one epoll for all its I/O."""
+    """The real-time `Host` of a node, with one poller for all its I/O."""
 
     def __init__(
         self,
@@ -105,12 +106,11 @@ class Loop:
         self.served = 0
         """The number of descriptors that the last turn handled."""
         self.running = False
-        self._epoll = select.epoll(256)
+        self._poller, self._timer = new_poller()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._timers = TimerQueue(self.clock.monotonic_ms)
         self._checks = PeriodicChecks(self._timers)
         self.internode_clock = InternodeClock(self._timers, self._scheduled)
-        self._timer_fd = TimerFd()
         self._armed_ms: int | None = None
         self._timers_due = False
         self._advancing = self._advance_stopped = False
@@ -122,26 +122,26 @@ class Loop:
         self._workers = Workers(max_workers, self._work_finished, retry=self.retry_soon)
         self._when_idle: list[Callable[[], None]] = []
         """Callbacks to call once no work is in progress in worker threads."""
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.watch(self._wake_fd, select.EPOLLIN, self._woken)
-        self.watch(self._timer_fd.fd, select.EPOLLIN, self._timer_expired)
+        self._woken_fd, self._wake_fd = open_wakeup()
+        self.watch(self._woken_fd, READABLE, self._woken)
+        self._handlers[self._timer.fd] = self._timer_expired
         self.clock.on_jump = self._clock_jumped
 
     # --- descriptors
 
     def watch(self, fd: int, mask: int, handler: Callable[[int], None]) -> None:
         """Call `handler` with the ready events whenever an event of `mask` is ready (level-triggered)."""
-        self._epoll.register(fd, mask)
+        self._poller.register(fd, mask)
         self._handlers[fd] = handler
 
     def rewatch(self, fd: int, mask: int) -> None:
         """Change the event mask of a watched descriptor."""
-        self._epoll.modify(fd, mask)
+        self._poller.modify(fd, mask)
 
     def unwatch(self, fd: int) -> None:
         """Stop watching a descriptor. Call this before closing it."""
         del self._handlers[fd]
-        self._epoll.unregister(fd)
+        self._poller.unregister(fd)
 
     # --- Host (the clock implements now_ms and monotonic_ms)
 
@@ -237,7 +237,7 @@ class Loop:
 
         assert not self.running
         self.running = True
-        epoll_fd = self._epoll.fileno()
+        poller_fd = self._poller.fileno()
         turns = 0
         linger = 0.0
         checked = perf_counter()
@@ -251,7 +251,7 @@ class Loop:
                     turns = 0
                     linger = 0.0
                     began = perf_counter()
-                    await trio.lowlevel.wait_readable(epoll_fd)
+                    await trio.lowlevel.wait_readable(poller_fd)
                     checked = perf_counter()
                     self.idle_seconds += checked - began
                     continue
@@ -282,7 +282,7 @@ class Loop:
                     if rest <= 0:
                         break
                     if rest == math.inf:
-                        rest = -1  # for epoll, -1 means no timeout
+                        rest = -1  # for the poller, -1 means no timeout
         finally:
             self.running = False
 
@@ -298,7 +298,7 @@ class Loop:
         """
         self.in_turn = True
         waits_since = perf_counter() if wait_seconds else None
-        events = self._epoll.poll(wait_seconds, MAX_EVENTS)
+        events = self._poller.poll(wait_seconds, MAX_EVENTS)
         self.served = len(events)
         self.turn_ms = self.internode_clock.monotonic_ms()
         self.turn_began = perf_counter()
@@ -352,10 +352,10 @@ class Loop:
         deadline_ms = self._timers.wakeup_ms()
         if deadline_ms is not None and (self._armed_ms is None or deadline_ms < self._armed_ms):
             self._armed_ms = deadline_ms
-            self._timer_fd.arm(deadline_ms - self.clock.monotonic_ms())
+            self._timer.arm(deadline_ms - self.clock.monotonic_ms())
 
     def _timer_expired(self, mask: int) -> None:
-        self._timer_fd.consume()
+        self._timer.consume()
         self._armed_ms = None
         self._timers_due = True
 
@@ -442,22 +442,21 @@ class Loop:
         """Make the loop run a turn. Any thread may call this."""
         fd = self._wake_fd
         if fd >= 0:  # a worker that hung may outlive the loop
-            os.eventfd_write(fd, 1)
+            write_wakeup(fd, 1)
 
     def _woken(self, mask: int) -> None:
-        try:
-            os.eventfd_read(self._wake_fd)
-        except BlockingIOError:
-            pass
+        read_wakeup(self._woken_fd)
 
     def close(self) -> None:
         """End the worker threads and close the loop's descriptors. The loop cannot be used afterwards."""
         self.clock.on_jump = None
         self._workers.close()
-        self._epoll.close()
-        self._timer_fd.close()
-        fd, self._wake_fd = self._wake_fd, -1
-        os.close(fd)
+        self._poller.close()
+        self._timer.close()
+        fds = {self._woken_fd, self._wake_fd}
+        self._wake_fd = -1
+        for fd in fds:
+            os.close(fd)
 
 
 def _nothing_left() -> bool:

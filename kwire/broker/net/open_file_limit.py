@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.storage.descriptors import shortage_text
+from kwire.host.platform.processes import open_file_limits
 
 if TYPE_CHECKING:
     from kwire.broker.net.loop import Loop
@@ -16,17 +17,18 @@ SHORTAGE_LOG_MS: Final = 60_000
 
 
 def raise_open_file_limit() -> int:
-    """Raise the soft limit of this process to the hard limit, as the JVM does; return the limit in force.
+    """Raise the soft limit of this process as far as possible, as the JVM does; return the limit in force.
 
     Only for processes that kwire owns. The embedded broker leaves the limit of its process alone.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
+    soft, highest = open_file_limits()
+    if soft != highest:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
         except (OSError, ValueError):
             return soft  # a sandbox may forbid the change
-    return hard
+    return highest
 
 
 def shortage_log(loop: Loop) -> Callable[[OSError], None]:

@@ -1,4 +1,4 @@
-"""Connections to other nodes over TCP, nonblocking, on the epoll of the loop.
+"""Connections to other nodes over TCP, nonblocking, on the poller of the loop.
 
 Connections to nodes receive and send like connections of clients (`receiver`, `send_queue`), but with a
 separate scratch buffer. There is no backpressure, because this node has requested all data that it receives.
@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from functools import cached_property
 from itertools import count
-from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import Channel
@@ -22,6 +21,7 @@ from kwire.broker.net.receiver import SCRATCH_BYTES, Receiver
 from kwire.broker.net.send_queue import Sent
 from kwire.broker.net.socket_settings import SYSTEM_DEFAULT
 from kwire.broker.net.workers import Workers
+from kwire.host.platform.events import LOST, READABLE, WRITABLE
 from kwire.host.system_socket import Socket, getaddrinfo
 from kwire.wire.primitives import Buffer
 
@@ -182,19 +182,19 @@ class OutgoingConnection:
         except OSError as failure:
             error = failure.errno or errno.EIO
         if error in (0, errno.EINPROGRESS):
-            self._connections.loop.watch(sock.fileno(), EPOLLOUT, self._connect_finished)
+            self._connections.loop.watch(sock.fileno(), WRITABLE, self._connect_finished)
         else:
             self._connect_failed(error)
 
     def _socket(self, family: int) -> Socket:
         settings = self._connections.settings
-        kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         try:
-            sock = Socket(family, kind)
+            sock = Socket(family, socket.SOCK_STREAM)
         except OSError:
             if not self._connections.loop.give_back_descriptors():
                 raise
-            sock = Socket(family, kind)
+            sock = Socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if settings.send_buffer_bytes != SYSTEM_DEFAULT:
@@ -268,7 +268,7 @@ class PeerConnection(Receiver):
         self.to = to
         self.events = events
         self._is_dirty = False
-        connections.loop.watch(self.fd, EPOLLIN, self._on_events)
+        connections.loop.watch(self.fd, READABLE, self._on_events)
 
     def __str__(self) -> str:
         return f"to {self.to}"
@@ -316,12 +316,12 @@ class PeerConnection(Receiver):
         return grown
 
     def _on_events(self, mask: int) -> None:
-        if mask & EPOLLOUT:
+        if mask & WRITABLE:
             self._blocked = False
             self.mark_dirty()
-        if mask & EPOLLIN:
+        if mask & READABLE:
             self._receive()
-        elif mask & (EPOLLHUP | EPOLLERR):
+        elif mask & LOST:
             self.close("the peer reset the connection")
 
     def _process(self) -> None:

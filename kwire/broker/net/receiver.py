@@ -24,13 +24,13 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from select import EPOLLIN, EPOLLOUT
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
 from kwire.broker.api.request.context import Channel
 from kwire.broker.net.send_queue import SendQueue
 from kwire.broker.storage.disk import is_shortage
+from kwire.host.platform.events import READABLE, WRITABLE
 from kwire.host.system_socket import Socket
 from kwire.host.system_time import perf_counter
 from kwire.wire.errors import WireError
@@ -129,7 +129,7 @@ class Receiver(ABC):
         self._paused = False  # receiving has stopped: backpressure, a protocol violation or shutdown
         self._refusal: str | None = None  # the reason to close the connection once all responses are sent
         self._blocked = False  # whether the socket's send buffer is full
-        self._watched = EPOLLIN
+        self._watched = READABLE
 
     @abstractmethod
     def close(self, reason: str) -> None:
@@ -372,7 +372,7 @@ class Receiver(ABC):
         return self._owner.frame_handler.must_wait(self.channel, frame)
 
     def _watch(self) -> None:
-        mask = (0 if self._paused else EPOLLIN) | (EPOLLOUT if self._blocked else 0)
+        mask = (0 if self._paused else READABLE) | (WRITABLE if self._blocked else 0)
         if mask != self._watched:
             self._watched = mask
             self._owner.loop.rewatch(self.fd, mask)

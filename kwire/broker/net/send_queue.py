@@ -7,19 +7,21 @@ socket.
 
 If the data is not in the page cache, sendfile blocks on the disk and delays every connection. So the queue
 first probes the first and last byte of each window with RWF_NOWAIT, which takes 0.6 µs. If one of these bytes
-is missing, the caller must let a worker thread read the window into the page cache.
+is missing, the caller must let a worker thread read the window into the page cache. macOS has no RWF_NOWAIT:
+there, the probe itself reads from the disk.
 """
 
 from __future__ import annotations
 
 import errno
-import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
 
 from kwire.broker.storage.file_region import CopiedRegion, FileRegion
+from kwire.host.platform.files import NOWAIT, read_ahead
+from kwire.host.platform.sockets import MSG_MORE
 from kwire.host.system_os import os
 from kwire.host.system_socket import Socket
 from kwire.wire.plural import plural
@@ -120,7 +122,7 @@ class SendQueue:
                 if not isinstance(piece, _BUFFERS):
                     copied = _copied(piece) if total <= SMALL_BYTES else None
                     if copied is None:
-                        flags = socket.MSG_MORE
+                        flags = MSG_MORE
                         break
                     pieces[number] = piece = copied
                 if len(run) == MAX_VECTORS:
@@ -169,8 +171,8 @@ class SendQueue:
 
     def _is_resident(self, fd: int, position: int, count: int) -> bool:
         try:
-            os.preadv(fd, [self._scratch], position + count - 1, os.RWF_NOWAIT)
-            os.preadv(fd, [self._scratch], position, os.RWF_NOWAIT)
+            os.preadv(fd, [self._scratch], position + count - 1, NOWAIT)
+            os.preadv(fd, [self._scratch], position, NOWAIT)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -199,7 +201,7 @@ def _copied(region: FileRegion) -> Buffer | None:
         return None
     copied = bytearray(region.size_bytes)
     try:
-        count = os.preadv(region.file.fileno(), [copied], region.position, os.RWF_NOWAIT)
+        count = os.preadv(region.file.fileno(), [copied], region.position, NOWAIT)
     except OSError:
         return None  # the region is then sent by itself, which reports the error
     return copied if count == region.size_bytes else None
@@ -207,7 +209,7 @@ def _copied(region: FileRegion) -> Buffer | None:
 
 def _read_ahead(region: FileRegion, position: int, end: int) -> None:
     fd = region.file.fileno()
-    os.posix_fadvise(fd, position, end - position, os.POSIX_FADV_WILLNEED)
+    read_ahead(fd, position, end - position)
     scratch = memoryview(bytearray(min(end - position, READ_AHEAD_BYTES)))
     while position < end:
         count = os.preadv(fd, [scratch[: end - position]], position)

@@ -10,7 +10,6 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
-from select import EPOLLIN
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.request_metrics import RequestMetrics
@@ -23,6 +22,7 @@ from kwire.broker.net.loop_events import LoopEvent, Wait
 from kwire.broker.net.receiver import SCRATCH_BYTES, ServedNode
 from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, SocketSettings
 from kwire.broker.net.unexpected_protocols import UnexpectedProtocol, UnexpectedProtocolLog
+from kwire.host.platform.events import READABLE
 from kwire.host.system_socket import Socket, accept
 from kwire.host.system_time import perf_counter
 from kwire.wire.plural import plural
@@ -173,7 +173,7 @@ class SocketServer:
             return
         if not listener.accepting and self.quotas[listener.role].has_capacity(listener.name):
             listener.accepting = True
-            self.loop.watch(listener.fd, EPOLLIN, lambda mask: self._accept(listener))
+            self.loop.watch(listener.fd, READABLE, lambda mask: self._accept(listener))
 
     def _stop_accepting(self, listener: Listener) -> None:
         if listener.accepting:

@@ -7,6 +7,7 @@ import resource
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.storage.descriptors import MAX_CACHED_FILES
+from kwire.host.platform.processes import OPEN_FILES
 from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def shortage_warning(running: RunningNode) -> str:
     """Return a warning if few descriptors are left for this node; otherwise an empty text."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
-        left = limit - len(os.listdir("/proc/self/fd")) + running.cached_file_count
+        left = limit - len(os.listdir(OPEN_FILES)) + running.cached_file_count
     except OSError:
         left = 0
     partitions = 0 if running.broker is None else len(running.broker.replica_manager.all())

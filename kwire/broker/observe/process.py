@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from kwire.broker.observe.exposition import Exposition
+from kwire.host.platform.processes import OPEN_FILES
 
 PROC: Final = Path("/proc/self")
 START_TICKS: Final = 19
@@ -38,15 +40,18 @@ def process_metrics(out: Exposition) -> None:
     max_fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     out.gauge("process_max_fds", max_fds)
     try:
-        fields = (PROC / "stat").read_text().rpartition(")")[2].split()
-        open_fds = len(os.listdir(PROC / "fd"))
+        out.gauge("process_open_fds", len(os.listdir(OPEN_FILES)))
     except OSError as error:
         if error.errno == errno.EMFILE:
             out.gauge("process_open_fds", max_fds)
+    if sys.platform != "linux":
+        return
+    try:
+        fields = (PROC / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
         return
     since_boot = int(fields[START_TICKS]) / os.sysconf("SC_CLK_TCK")
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    out.gauge("process_open_fds", open_fds)
     out.gauge("process_start_time_seconds", round(booted + since_boot, 2))
     out.gauge("process_virtual_memory_bytes", int(fields[VIRTUAL_BYTES]))
     out.gauge("process_resident_memory_bytes", int(fields[RESIDENT_PAGES]) * resource.getpagesize())

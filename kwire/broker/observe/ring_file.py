@@ -22,13 +22,15 @@ from struct import Struct
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from kwire.broker.api.request.request_log import SLOTS_BYTES, LoggedRequest, read_slots
+from kwire.host.platform.files import allocate
+from kwire.host.platform.processes import SHARED_MEMORY
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.request_log import RequestLog
 
 PREFIX: Final = "kwire-flight-"
-MEMORY: Final = "/dev/shm"
-"""Linux's in-memory file system."""
+MEMORY: Final = SHARED_MEMORY
+"""The in-memory file system. Without one, the ring file is in the log directory."""
 MAGIC: Final = b"kwirering4"
 ANY_MAGIC: Final = MAGIC[:-1]
 """The magic without the version. The header has the same form in all versions."""
@@ -88,7 +90,7 @@ class RingFile:
         try:
             flock(fd, LOCK_EX | LOCK_NB)
             # Allocate all blocks now: if a later write found no space, SIGBUS would kill the process.
-            os.posix_fallocate(fd, 0, _BYTES)
+            allocate(fd, _BYTES)
             self._map = mmap.mmap(fd, _BYTES)
         except OSError:
             os.unlink(path)

@@ -48,7 +48,7 @@ class SystemdNotifier:
             return
         try:
             if self._sock is None:
-                self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+                self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 self._sock.setblocking(False)
             self._sock.sendto("\n".join(states).encode(), self._address)
         except OSError:

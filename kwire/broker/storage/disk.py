@@ -12,13 +12,10 @@ time when the process has no free descriptor.
 from __future__ import annotations
 
 import errno
-import fcntl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from io import SEEK_SET
 from posixpath import dirname
-from struct import pack
 from typing import Final, Protocol, TypeVar
 
 from kwire.broker.storage.descriptors import (
@@ -28,6 +25,7 @@ from kwire.broker.storage.descriptors import (
     default_cached_files,
     shortage_text,
 )
+from kwire.host.platform.files import lock_file, sync_data, sync_file
 from kwire.host.system_os import exists, is_directory, make_directories, os, remove_tree
 from kwire.host.system_time import perf_counter
 from kwire.wire.primitives import Buffer
@@ -35,7 +33,7 @@ from kwire.wire.primitives import Buffer
 T = TypeVar("T")
 
 IOV_MAX = 1024
-"""The maximum number of buffers that Linux accepts in one pwritev."""
+"""The maximum number of buffers that Linux and macOS accept in one pwritev."""
 
 _SMALL_FILE_BYTES = 4096
 
@@ -292,7 +290,7 @@ class RealFile:
     def sync(self) -> float:
         began = perf_counter()
         try:
-            os.fdatasync(self._descriptor)
+            sync_data(self._descriptor)
         except OSError as error:
             raise StorageError(f"{error.strerror or error} ({self.path})") from error
         return perf_counter() - began
@@ -312,12 +310,8 @@ def _remaining_buffers(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
     return []
 
 
-_WHOLE_FILE: Final = pack("hhqqi0q", fcntl.F_WRLCK, SEEK_SET, 0, 0, 0)
-"""The kernel's `struct flock` for a lock on the complete file."""
-
-
 class RealLock:
-    """An fcntl lock on the complete lock file. It excludes the lock of Apache Kafka (Java's FileChannel).
+    """A lock on the complete lock file. It excludes the lock of Apache Kafka (Java's FileChannel).
 
     The lock belongs to the open file and not to the process. So it also excludes a second broker in the same
     process.
@@ -430,7 +424,7 @@ class RealDisk:
                 while left:
                     left = memoryview(left)[os.write(descriptor, left) :]
                 if sync:
-                    os.fsync(descriptor)
+                    sync_file(descriptor)
         except OSError as error:
             raise _failure(error) from error
 
@@ -498,7 +492,7 @@ class RealDisk:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         try:
             with self.descriptors.opened(path or ".", flags) as descriptor, _failing_at(path):
-                os.fsync(descriptor)
+                sync_file(descriptor)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -507,7 +501,7 @@ class RealDisk:
     def lock(self, path: str) -> RealLock | None:
         descriptor = self._do(partial(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+            lock_file(descriptor)
         except OSError as error:
             os.close(descriptor)
             if error.errno in (errno.EACCES, errno.EAGAIN):

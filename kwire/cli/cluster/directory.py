@@ -44,6 +44,7 @@ from kwire.cli.cluster.plan import (
     properties,
 )
 from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.host.platform.processes import has_argument
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.plural import plural
 from kwire.wire.primitives import uuid_to_text
@@ -135,10 +136,9 @@ class ClusterNode:
         """The process id; None if the node is down, even if another program has its old process id."""
         try:
             pid = int(self._pid_file.read_text())
-            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError):
             return None
-        return pid if os.fsencode(self.properties) in arguments else None
+        return pid if has_argument(pid, str(self.properties)) else None
 
     def start(self) -> StartingNode:
         """Start the node's process, which outlives this command."""

@@ -20,6 +20,7 @@ from kwire.broker.storage.dirs.meta_properties import StartRefused, load_meta_pr
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.cli.doctor.finding import Finding, ok, problem, warning
 from kwire.cli.shared.output import format_size, format_time
+from kwire.host.platform.files import sync_file
 from kwire.wire.plural import plural
 
 AREA: Final = "data directory"
@@ -150,7 +151,7 @@ def _sync_finding(directory: str) -> Finding:
                 file.write(bytes(4096))
                 file.flush()
                 began = time.perf_counter()
-                os.fsync(file.fileno())
+                sync_file(file.fileno())
                 taken.append(1000 * (time.perf_counter() - began))
     except OSError as error:
         return problem("disk", f"{directory} cannot be written to: {error.strerror}", "repair the disk first")

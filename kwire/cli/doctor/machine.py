@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from kwire.cli.doctor.finding import Finding, ok, problem, warning
 from kwire.cli.shared.output import format_size
+from kwire.host.platform.processes import MAX_OPEN_FILES, open_file_limits
 from kwire.wire.record_scan import IMPLEMENTATION
 
 MIN_OPEN_FILES: Final = 4096
@@ -30,7 +30,7 @@ class MachineFacts(NamedTuple):
     platform: str
     cores: int
     max_open_files: int
-    """The hard limit, to which `kwire serve` raises its own limit."""
+    """The limit to which `kwire serve` raises its own limit."""
     memory_bytes: int | None
     free_memory_bytes: int | None
     is_clock_synchronized: bool | None
@@ -46,7 +46,7 @@ def gather_facts() -> MachineFacts:
         python=sys.version_info[:2],
         platform=sys.platform,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        max_open_files=_unlimited(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
+        max_open_files=open_file_limits()[1],
         memory_bytes=memory.get("MemTotal"),
         free_memory_bytes=memory.get("MemAvailable"),
         is_clock_synchronized=_is_clock_synchronized(),
@@ -58,8 +58,8 @@ def gather_facts() -> MachineFacts:
 def findings(machine: MachineFacts, backlog: int) -> Iterator[Finding]:
     """Check a machine; `backlog` is the configured socket.listen.backlog.size."""
     version = ".".join(map(str, machine.python))
-    if machine.platform != "linux":
-        yield problem("system", f"this is {machine.platform}", "run the broker on Linux: it needs epoll")
+    if machine.platform not in ("linux", "darwin"):
+        yield problem("system", f"this is {machine.platform}", "run the broker on Linux or macOS")
     if machine.python < MIN_PYTHON:
         yield problem("system", f"Python {version}", "install Python 3.11 or newer")
     else:
@@ -97,7 +97,7 @@ def findings(machine: MachineFacts, backlog: int) -> Iterator[Finding]:
 
 def _files(machine: MachineFacts) -> Iterator[Finding]:
     limit = machine.max_open_files
-    if limit >= RECOMMENDED_OPEN_FILES:
+    if limit >= min(RECOMMENDED_OPEN_FILES, MAX_OPEN_FILES):
         yield ok("open files", f"up to {limit:,}")
         return
     make = problem if limit < MIN_OPEN_FILES else warning
@@ -146,7 +146,3 @@ def _number(path: str) -> int | None:
             return int(file.read())
     except (OSError, ValueError):
         return None
-
-
-def _unlimited(limit: int) -> int:
-    return sys.maxsize if limit == resource.RLIM_INFINITY else limit

@@ -15,6 +15,7 @@ import trio
 from kwire.broker.net.send_queue import SMALL_BYTES, TURN_BYTES, WINDOW_BYTES, SendQueue, Sent
 from kwire.broker.storage.disk import RealDisk
 from kwire.broker.storage.file_region import CopiedRegion, FileRegion
+from kwire.host.platform.files import NOWAIT
 from kwire.host.system_os import os as system_calls
 
 if TYPE_CHECKING:
@@ -175,6 +176,7 @@ def test_partial_sends_of_buffers_and_small_regions(segment: str, content: bytes
     right.close()
 
 
+@pytest.mark.linux("RWF_NOWAIT")
 def test_small_cold_region_is_read_by_a_worker(
     segment: str, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +184,7 @@ def test_small_cold_region_is_read_by_a_worker(
     preadv = os.preadv
 
     def cold(fd: int, buffers: list[bytearray], position: int, flags: int = 0) -> int:
-        if flags == os.RWF_NOWAIT:
+        if flags == NOWAIT:
             raise BlockingIOError
         return preadv(fd, buffers, position, flags)
 
@@ -223,6 +225,7 @@ def test_bytes_sent_per_turn_are_limited(segment: str, monkeypatch: pytest.Monke
     right.close()
 
 
+@pytest.mark.linux("RWF_NOWAIT")
 @pytest.mark.parametrize("cold_end", [0, WINDOW_BYTES - 1])
 def test_residency_check_covers_both_ends_of_a_window(
     segment: str, monkeypatch: pytest.MonkeyPatch, cold_end: int
@@ -231,7 +234,7 @@ def test_residency_check_covers_both_ends_of_a_window(
     preadv = os.preadv
 
     def partly_cold(fd: int, buffers: list[bytearray], position: int, flags: int = 0) -> int:
-        if flags == os.RWF_NOWAIT and position == 500 + cold_end:
+        if flags == NOWAIT and position == 500 + cold_end:
             raise BlockingIOError
         return preadv(fd, buffers, position, flags)
 

@@ -278,7 +278,7 @@ def test_disk_space_of_a_ring_is_allocated_at_creation(
     def fail_no_space(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "posix_fallocate", fail_no_space)
+    monkeypatch.setattr("kwire.broker.observe.ring_file.allocate", fail_no_space)
     with pytest.raises(OSError, match="No space"):
         make_ring(path)
     assert not path.exists()

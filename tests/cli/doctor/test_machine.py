@@ -27,7 +27,7 @@ def test_good_machine_has_no_findings() -> None:
 @pytest.mark.parametrize(
     ("facts", "severity", "fix"),
     [
-        ({"platform": "darwin"}, PROBLEM, "run the broker on Linux"),
+        ({"platform": "win32"}, PROBLEM, "run the broker on Linux or macOS"),
         ({"python": (3, 10)}, PROBLEM, "install Python 3.11"),
         ({"max_open_files": 1024}, PROBLEM, "ulimit -n 65536"),
         ({"max_open_files": 10_000}, WARNING, "ulimit -n 65536"),

@@ -13,12 +13,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from kwire.broker.storage.cleaner.job import Failed, Job, Report, report_line
 from kwire.broker.storage.cleaner.log_rewriter import LogRewriter, Sync, sync_at_once
 from kwire.broker.storage.disk import Disk, DiskFile, FileMissing, RealDisk, ResourceShortage, StorageError
+from kwire.host.platform.processes import cpu_seconds, yield_to_others
 from kwire.wire.batch import CorruptBatch
 
 NICENESS = 10
@@ -106,15 +106,6 @@ class PriorityControl:
         self._checked, self._used = now, used
 
 
-def _busy_seconds_of_the_broker() -> float | None:
-    try:
-        with open(f"/proc/{os.getppid()}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 class _Jobs:
     """The jobs from the broker, one per line. The process exits when the broker is gone."""
 
@@ -175,10 +166,8 @@ def main() -> int:
     """Run jobs until no job has arrived for IDLE_SECONDS, or the priority was lowered. Return 0."""
     # The garbage collector is off: the thousands of key lists have no cycles, and the search takes time.
     gc.disable()
-    if hasattr(os, "SCHED_BATCH"):
-        with suppress(OSError):  # SCHED_BATCH never preempts a broker that wakes up
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    priority = PriorityControl(_busy_seconds_of_the_broker, lambda: os.nice(NICENESS))
+    yield_to_others()
+    priority = PriorityControl(lambda: cpu_seconds(os.getppid()), lambda: os.nice(NICENESS))
     jobs = _Jobs()
     # A process with lowered priority exits after its job. The next job then runs in a new process with normal
     # priority.
