@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK_READY := interop/target/venv/.complete
 SOURCES := kwire simulation interop bench tests docs/site
+# The benchmarks run only on Linux.
+MACOS_SOURCES := $(filter-out bench,$(SOURCES))
 MKDOCS := env NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -56,6 +58,18 @@ serve: $(READY) ## run one broker on 127.0.0.1:9092
 test: $(READY) ## run the tests, which need only Python
 	$(BIN)/python -m pytest $(PARALLEL) tests/ $(ARGS)
 
+# One process per package: the modules of kwire stay imported, and so do the doubles of their tests.
+PORTABLE := $(filter-out %__pycache__/,$(wildcard tests/broker/*/) $(filter-out \
+	$(addprefix tests/,broker/ docker/ interop/ portable/),$(wildcard tests/*/)))
+.PHONY: test-portable
+test-portable: $(READY) ## run the tests on an imitation of macOS, package by package
+	@failed=""; \
+	for package in $(PORTABLE); do \
+		echo "== $$package"; \
+		$(BIN)/python -m pytest --quiet -rs -p tests.portable.plugin $$package $(ARGS) || failed="$$failed $$package"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+
 .PHONY: docs
 docs: $(READY) ## build the documentation site in target/site
 	$(MKDOCS)
@@ -73,6 +87,7 @@ check: $(READY) ## run what every change must pass: format, lint, spelling, type
 	try lint $(BIN)/ruff check --output-format concise .; \
 	try spelling $(BIN)/codespell; \
 	try types $(BIN)/mypy --strict $(SOURCES); \
+	try 'types on macOS' $(BIN)/mypy --strict --platform darwin $(MACOS_SOURCES); \
 	try docs $(MKDOCS) --quiet; \
 	try tests $(BIN)/python -m pytest --quiet $(PARALLEL) tests/; \
 	if [ -n "$$failed" ]; then echo "failed: $${failed#, }" >&2; exit 1; fi

@@ -5,12 +5,14 @@ from __future__ import annotations
 import array
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import trio
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from kwire.host.platform.sockets import LOSES_DESCRIPTORS
 from kwire.http.connections import ConnectionServer, Logger
 
 MAX_REQUESTS: Final = 32
@@ -29,7 +31,8 @@ async def serve_connections(
 ) -> None:
     """Serve the connections whose file descriptors arrive on `channel`.
 
-    Calls `on_disconnect` when the broker's process has ended.
+    Calls `on_disconnect` when the broker's process has ended. Where the system may lose a descriptor that was
+    closed before its receipt, each descriptor is acknowledged with one byte.
     """
     connections = ConnectionServer(logger)
     under_way = 0
@@ -56,11 +59,21 @@ async def serve_connections(
 
     async with trio.open_nursery() as nursery:
         while True:
-            data, ancillary, _, _ = await channel.recvmsg(1, ONE_FD)
+            try:
+                data, ancillary, _, _ = await channel.recvmsg(1, ONE_FD)
+            except ConnectionResetError:  # the broker's process has not read all receipts
+                data = b""
             if not data:
                 on_disconnect()
                 return
             for _, _, fds in ancillary:
                 for fd in array.array("i", fds):
                     taken = trio.socket.from_stdlib_socket(socket.socket(fileno=fd))
+                    if LOSES_DESCRIPTORS:
+                        await _send_receipt(channel)
                     nursery.start_soon(serve, trio.SocketStream(taken))
+
+
+async def _send_receipt(channel: trio.socket.SocketType) -> None:
+    with suppress(OSError):  # the broker's process has ended
+        await channel.send(b"r")

@@ -33,7 +33,7 @@ async def handover_to_app(
         await goes_on.wait()
         await PlainTextResponse(page)(scope, receive, send)
 
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     gone = trio.Event()
 
     def connect() -> trio.SocketStream:

@@ -85,6 +85,9 @@ class kqueue:
         self._descriptors: dict[int, _Descriptor] = {}
         self._timers: dict[int, tuple[int, Any, _Filter]] = {}
         """The number, the timer and the filter of each timer, by the descriptor of the timer."""
+        self._free_timers: dict[int, Any] = {}
+        """Timers that are not set, by descriptor. There is always one, since a timer of kqueue needs none."""
+        self._add_free_timer()
         _ALL.add(self)
 
     @property
@@ -96,9 +99,10 @@ class kqueue:
 
     def close(self) -> None:
         self._epoll.close()
-        for _, timer, _ in self._timers.values():
+        for timer in (*self._free_timers.values(), *(timer for _, timer, _ in self._timers.values())):
             timer.close()
         self._timers.clear()
+        self._free_timers.clear()
 
     def control(
         self, changelist: Iterable[kevent] | None, max_events: int, timeout: float | None = None, /
@@ -164,9 +168,14 @@ class kqueue:
         if not descriptor.filters:
             del self._descriptors[fd]
 
-    def _apply_timer(self, change: kevent) -> None:
+    def _add_free_timer(self) -> None:
         from kwire.host.platform.timerfd import TimerFd
 
+        timer = TimerFd()
+        self._epoll.register(timer.fd, select.EPOLLIN)
+        self._free_timers[timer.fd] = timer
+
+    def _apply_timer(self, change: kevent) -> None:
         fd, timer = next(
             ((fd, timer) for fd, (ident, timer, _) in self._timers.items() if ident == change.ident),
             (-1, None),
@@ -175,9 +184,9 @@ class kqueue:
             if not change.flags & KQ_EV_ONESHOT:
                 raise NotImplementedError("periodic timers")
             if timer is None:
-                timer = TimerFd()
-                fd = timer.fd
-                self._epoll.register(fd, select.EPOLLIN)
+                if not self._free_timers:
+                    self._add_free_timer()
+                fd, timer = self._free_timers.popitem()
             self._timers[fd] = change.ident, timer, _Filter(change)
             timer.arm(change.data)
         elif timer is None:
@@ -188,15 +197,17 @@ class kqueue:
             raise NotImplementedError(f"flags {change.flags:#x} of a timer")
 
     def _remove_timer(self, fd: int) -> None:
-        _, timer, _ = self._timers.pop(fd)
-        self._epoll.unregister(fd)
-        timer.close()
+        self._free_timers[fd] = self._timers.pop(fd)[1]
 
     def _events(self, fd: int, mask: int) -> Iterator[kevent]:
         if fd in self._timers:
-            ident = self._timers[fd][0]
+            ident, timer, _ = self._timers[fd]
+            timer.consume()
             self._remove_timer(fd)
             yield kevent(ident, KQ_FILTER_TIMER, KQ_EV_ADD | KQ_EV_ONESHOT, data=1)
+            return
+        if fd in self._free_timers:
+            self._free_timers[fd].consume()
             return
         descriptor = self._descriptors.get(fd)
         if descriptor is None:

@@ -25,6 +25,7 @@ from kwire.testing import Broker, wait_until
 from kwire.testing.broker import Process
 from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.wire import registry
+from kwire.wire.errors import ApiError
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kwire.wire.messages.metadata import MetadataRequest, MetadataResponse
 from kwire.wire.schema import Message
@@ -283,6 +284,16 @@ def test_second_broker_cannot_use_a_locked_directory(tmp_path: Path, process: Pr
         )
     with Broker(log_dir=tmp_path, process=process):
         pass
+
+
+def test_topic_names_may_not_differ_only_in_case_if_the_file_system_ignores_case(tmp_path: Path) -> None:
+    with Broker(log_dir=tmp_path) as broker:
+        broker.create_topic("orders")
+        broker.create_topic("Orders")
+        (tmp_path / "META.PROPERTIES").touch()  # as if this were another name of meta.properties
+        with pytest.raises(ApiError, match="differs only in case from existing topic"):
+            broker.create_topic("ORDERS")
+        broker.create_topic("payments")
 
 
 def test_records_have_the_timestamp_of_the_advanced_clock(process: Process) -> None:

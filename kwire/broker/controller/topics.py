@@ -8,7 +8,7 @@ Kafka returns. Clients print the error messages.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from kwire.broker.controller.commands import (
@@ -57,7 +57,13 @@ _TOO_MANY_PARTITIONS: Final = Fault(
 class TopicDefaults:
     """Default values for topics and elections, from the node's configuration."""
 
-    __slots__ = ("min_insync_replicas", "num_partitions", "replication_factor", "unclean_leader_election")
+    __slots__ = (
+        "ignores_case",
+        "min_insync_replicas",
+        "num_partitions",
+        "replication_factor",
+        "unclean_leader_election",
+    )
 
     def __init__(
         self,
@@ -66,11 +72,14 @@ class TopicDefaults:
         min_insync_replicas: int = 1,
         *,
         unclean_leader_election: bool = False,
+        ignores_case: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`ignores_case` returns whether the file system cannot tell names apart that differ only in case."""
         self.num_partitions = num_partitions
         self.replication_factor = replication_factor
         self.min_insync_replicas = min_insync_replicas
         self.unclean_leader_election = unclean_leader_election
+        self.ignores_case = ignores_case
 
 
 # --- create
@@ -92,11 +101,14 @@ def create_topics(
         raise ApiError(*_TOO_MANY_PARTITIONS)
     records: list[StoredRecord] = []
     results: list[CreatableTopicResult] = []
+    taken = {name.casefold(): name for name in image.topics} if defaults.ignores_case() else None
     for topic in command.topics:
-        outcome = _create_topic(topic, image, rules, defaults, rng)
+        outcome = _case_fault(topic.name, image, taken) or _create_topic(topic, image, rules, defaults, rng)
         if isinstance(outcome, Fault):
             results.append(_failure(topic, outcome))
             continue
+        if taken is not None:
+            taken[topic.name.casefold()] = topic.name
         topic_records, result = outcome
         records.extend(topic_records)
         results.append(result)
@@ -157,6 +169,21 @@ def _create_topic(
         replication_factor=len(placed[0].replicas),
     )
     return records, result
+
+
+def _case_fault(name: str, image: MetadataImage, taken: Mapping[str, str] | None) -> Fault | None:
+    """Return the fault of a name whose directories would be those of another topic.
+
+    `taken` has the names of all topics by their `casefold`. It is None if the file system distinguishes case.
+    """
+    other = None if taken is None or name in image.topics else taken.get(name.casefold())
+    if other is None:
+        return None
+    text = (
+        f"Topic '{name}' differs only in case from existing topic '{other}', and the file system of the data "
+        f"directory does not distinguish case: choose another name."
+    )
+    return Fault(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
 
 
 def _name_fault(name: str, image: MetadataImage) -> Fault | None:

@@ -39,6 +39,7 @@ from kwire.broker.raft.quorum import Quorum
 from kwire.broker.raft.snapshotter import Snapshotter
 from kwire.broker.security.delegation_tokens import TokenHmacs, token_settings
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
+from kwire.broker.storage.dirs.log_dir import ignores_case
 from kwire.broker.storage.dirs.log_manager import LogManager
 from kwire.broker.storage.disk import Disk, StorageError
 from kwire.host.host import Host
@@ -142,6 +143,7 @@ class NodeMetadata:
             config.default_replication_factor,
             config.min_insync_replicas,
             unclean_leader_election=config.value(UNCLEAN_ELECTION) is True,
+            ignores_case=lambda: ignores_case(self._disk, self._home),
         )
         return ControllerRuntime(
             Controller(

@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ from kwire.broker.observe.ports import RunningNode
 from kwire.broker.raft.endpoints import broker_endpoints
 from kwire.broker.security.settings import Credentials, listener_security, peer_credentials
 from kwire.host.loggers import NodeLogger
+from kwire.host.platform.events import READABLE
+from kwire.host.platform.sockets import LOSES_DESCRIPTORS
 
 CONSOLE: Final = "/console/"
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
@@ -34,6 +37,7 @@ OVERLOADED: Final = "the console is overloaded: try again later"
 CONSOLE_FAILED: Final = "the console failed to start: the broker's output may have the reason"
 START_SECONDS: Final = 3.0
 """The shortest time between two starts of the console process."""
+MAX_RECEIPTS: Final = 4096
 
 
 class ConsoleProcess:
@@ -60,6 +64,9 @@ class ConsoleProcess:
         self._only_local_names = only_local_names
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
+        self._in_transit: deque[int] = deque()
+        """Duplicates of descriptors that the process has not received yet, if the system may lose them."""
+        self._is_watching = False
         self._started_s = -math.inf
 
     def hand_over(self, fd: int) -> str:
@@ -74,7 +81,7 @@ class ConsoleProcess:
                 channel = self._ensure_started()
                 if channel is None:
                     break
-                socket.send_fds(channel, [b"."], [fd])
+                self._send(channel, fd)
                 return ""
             except BlockingIOError:  # the console has not accepted the connections before this one
                 return OVERLOADED
@@ -89,11 +96,46 @@ class ConsoleProcess:
         """Kill the console process. This loses nothing, because the process has no state."""
         process, self._process = self._process, None
         if self._channel is not None:
+            self._stop_watching()
             self._channel.close()
             self._channel = None
         if process is not None:
             process.kill()
             process.wait()
+
+    def _send(self, channel: socket.socket, fd: int) -> None:
+        """Send a descriptor to the process. Raises OSError."""
+        duplicate = os.dup(fd) if LOSES_DESCRIPTORS else -1
+        try:
+            socket.send_fds(channel, [b"."], [fd])
+        except OSError:
+            if duplicate >= 0:
+                os.close(duplicate)
+            raise
+        if duplicate >= 0:
+            self._in_transit.append(duplicate)
+
+    def _received(self, mask: int) -> None:
+        """Close the descriptors that the process has received: it returns a byte for each."""
+        assert self._channel is not None
+        try:
+            count = len(self._channel.recv(MAX_RECEIPTS))
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        for _ in range(count):
+            os.close(self._in_transit.popleft())
+        if not count:
+            self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        """Expect no more receipts, because the process has ended or is ended now."""
+        if self._is_watching and self._channel is not None:
+            self._is_watching = False
+            self._running.loop.unwatch(self._channel.fileno())
+        while self._in_transit:
+            os.close(self._in_transit.popleft())
 
     def _ensure_started(self) -> socket.socket | None:
         """Return the socket to the process, and start the process if it does not run.
@@ -112,10 +154,13 @@ class ConsoleProcess:
             return None
         self._started_s = trio.current_time()
         config = self._running.node.config
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             ours.setblocking(False)
             self._channel = ours
+            if LOSES_DESCRIPTORS:
+                self._running.loop.watch(ours.fileno(), READABLE, self._received)
+                self._is_watching = True
             command = [sys.executable, "-P", "-m", "kwire.console", "--fd", str(theirs.fileno())]
             servers, credentials = self._connection_settings()
             command += ["--bootstrap-server", servers]

@@ -44,7 +44,7 @@ def ring_path(directory: str) -> str:
     """Return the path of a log directory's ring file. Raises OSError if the directory does not exist."""
     found = os.stat(directory)
     if not os.path.isdir(MEMORY):
-        return os.path.join(directory, "kwire-flight.ring")
+        return os.path.join(os.path.realpath(directory), "kwire-flight.ring")
     path_crc = crc32(os.path.realpath(directory).encode())
     return f"{MEMORY}/{PREFIX}{found.st_dev:x}-{found.st_ino:x}-{path_crc:08x}.ring"
 

@@ -11,6 +11,8 @@ from kwire.host.system_socket import Socket
 if sys.platform == "darwin":
     MSG_MORE: Final = 0
     """The flag of send that delays data until more follows. macOS has none."""
+    LOSES_DESCRIPTORS: Final = True
+    """Whether a descriptor that was sent to a process may be lost if the sender closes it too early."""
     MSG_NOSIGNAL: Final = 0
     """The flag of send that prevents SIGPIPE. See `prevent_sigpipe`."""
     _SO_NOSIGPIPE: Final = 0x1022
@@ -23,6 +25,8 @@ if sys.platform == "darwin":
 elif sys.platform == "linux":
     MSG_MORE: Final = socket.MSG_MORE
     """The flag of send that delays data until more follows."""
+    LOSES_DESCRIPTORS: Final = False
+    """Whether a descriptor that was sent to a process may be lost if the sender closes it too early."""
     MSG_NOSIGNAL: Final = socket.MSG_NOSIGNAL
     """The flag of send that prevents SIGPIPE."""
 

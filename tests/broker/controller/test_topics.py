@@ -14,6 +14,8 @@ from kwire.broker.controller.commands import (
     Fault,
     TopicToDelete,
 )
+from kwire.broker.controller.controller import Controller
+from kwire.broker.controller.topics import TopicDefaults
 from kwire.broker.metadata.image import RESOURCE_TOPIC
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_partitions import CreatePartitionsAssignment, CreatePartitionsTopic
@@ -23,6 +25,7 @@ from kwire.wire.messages.create_topics import (
     CreatableTopicConfig,
 )
 from kwire.wire.primitives import Uuid
+from tests.broker.controller.conftest import StubConfigRules
 
 
 def topic(
@@ -152,6 +155,26 @@ def test_an_invalid_topic_is_refused(
     assert (result.name, result.error_code, result.error_message) == (requested.name, code, message)
     assert (result.num_partitions, result.replication_factor) == (-1, -1)
     assert cluster.records == []
+
+
+def test_names_that_differ_only_in_case_are_refused_if_the_file_system_ignores_case(cluster: Any) -> None:
+    cluster.create("orders")
+    names = ("Orders", "payments", "PAYMENTS", "orders")
+
+    def codes() -> list[ErrorCode]:
+        results = cluster.run(CreateTopics([topic(name) for name in names], validate_only=True))
+        return [result.error_code for result in results]
+
+    exists = ErrorCode.TOPIC_ALREADY_EXISTS
+    assert codes() == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NONE, exists]
+    cluster.controller = Controller(1, StubConfigRules(), TopicDefaults(1, 1, ignores_case=lambda: True))
+    invalid = ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert codes() == [invalid, ErrorCode.NONE, invalid, exists]
+    [result] = cluster.run(CreateTopics([topic("ORDERS")]))
+    assert result.error_message == (
+        "Topic 'ORDERS' differs only in case from existing topic 'orders', and the file system of the data "
+        "directory does not distinguish case: choose another name."
+    )
 
 
 def test_topic_records_are_in_kafkas_order(cluster: Any) -> None:

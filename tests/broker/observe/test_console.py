@@ -139,7 +139,7 @@ async def test_a_websocket_upgrade_is_refused() -> None:
 
 def test_console_ends_when_its_broker_is_killed() -> None:
     """The console detects the broker's death on the socket that hands over connections."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
         command = [sys.executable, "-m", "kwire.console", "--fd", str(theirs.fileno())]
         process = subprocess.Popen(

@@ -7,6 +7,7 @@ import re
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 
 from tests.broker.observe.conftest import Series, serve_observed
@@ -82,6 +83,7 @@ def missing_series(query: str, legend: str, series: Series) -> list[str]:
     return found
 
 
+@pytest.mark.linux("metrics from /proc")
 async def test_every_query_finds_its_series_on_a_live_broker() -> None:
     async with serve_observed({"offsets.topic.num.partitions": "1"}) as node:
         await trio.to_thread.run_sync(partial(produce, node.running.bootstrap, "orders", 1))

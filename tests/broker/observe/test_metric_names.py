@@ -58,6 +58,7 @@ async def exported() -> Series:
             return await node.metrics()
 
 
+@pytest.mark.linux("metrics from /proc")
 async def test_every_name_is_exported_or_documented_as_omitted() -> None:
     names = {str(name) for name in (await exported()).names} | ONLY_IN_CLUSTERS
     assert [name for name in NAMES if name not in names and not is_omitted(name)] == []

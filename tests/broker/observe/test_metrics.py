@@ -156,6 +156,7 @@ async def test_metrics_count_produce_fetch_and_group_requests() -> None:
     )
 
 
+@pytest.mark.linux("metrics from /proc")
 async def test_metrics_of_a_healthy_single_broker() -> None:
     async with serve_observed({"num.partitions": "3"}) as node:
         await trio.to_thread.run_sync(partial(produce, node.running.bootstrap, "orders", 1))

@@ -7,6 +7,7 @@ import re
 
 from kwire.broker.storage.checkpoints import (
     LOCK,
+    META_PROPERTIES,
     UNKNOWN_BROKER_EPOCH,
     MetaProperties,
     consume_clean_shutdown,
@@ -67,6 +68,11 @@ def suffixed_dir_name(topic: str, partition: int, suffix: str, rng: random.Rando
     """Return a new directory name for a deleted or stray log. A long topic name is shortened."""
     rest = f"-{partition}.{rng.getrandbits(128):032x}{suffix}"
     return topic[: MAX_NAME_BYTES - len(rest)] + rest
+
+
+def ignores_case(disk: Disk, path: str) -> bool:
+    """Return whether names that differ only in case are the same in a formatted log directory."""
+    return disk.exists(join(path, META_PROPERTIES.upper()))
 
 
 class LogDirectory:
