@@ -30,6 +30,7 @@ def _is_running(pid: int) -> bool:
     return True
 
 
+@pytest.mark.proc
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_ended_benchmark_stops_its_brokers(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "latency", "--only", "kwire", "--seconds", "60"]

@@ -124,6 +124,7 @@ def test_two_brokers_run_independently(process: Process) -> None:
         assert topics(other) == []
 
 
+@pytest.mark.proc
 def test_invalid_config_is_refused_without_leaking_resources(process: Process) -> None:
     if process == "child":
         assert not Broker(process=process).requests, "the child process is running now"
@@ -164,6 +165,7 @@ def hundred_starts() -> None:
     assert not [one for one in gc.get_objects() if isinstance(one, Node)]
 
 
+@pytest.mark.proc
 def test_hundred_starts_leak_no_threads_or_descriptors() -> None:
     program = "from tests.testing.test_broker import hundred_starts; hundred_starts(); print('done')"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

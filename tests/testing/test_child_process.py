@@ -119,6 +119,7 @@ def test_process_that_cannot_start_is_reported_with_its_status(monkeypatch: pyte
         ChildProcess()
 
 
+@pytest.mark.proc
 def test_inheritable_descriptors_of_the_test_are_closed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         os.set_inheritable(server.fileno(), True)
@@ -268,6 +269,7 @@ if sys.argv[1] != "exit":
 
 
 @pytest.mark.parametrize("how", ["exit", "killed", "fork", "hang"])
+@pytest.mark.proc
 def test_child_process_ends_with_its_parent(how: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, how], stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -299,6 +301,7 @@ def test_interrupt_of_the_terminal_does_not_end_the_child_process() -> None:
         assert parent.wait(10) == 0
 
 
+@pytest.mark.proc
 def test_fifty_starts_leak_no_descriptors_or_threads_in_either_process() -> None:
     def use() -> None:
         with Broker(process="child") as one:

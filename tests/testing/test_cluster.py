@@ -116,6 +116,7 @@ def processes() -> set[str]:
     return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
 
 
+@pytest.mark.proc
 def test_crash_ends_the_compaction_process() -> None:
     before = processes()
     with Cluster(size=1, timeout_s=PATIENCE_SECONDS) as cluster:

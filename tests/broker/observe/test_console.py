@@ -61,6 +61,7 @@ SASL_SETTINGS = {
 
 
 @pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.proc
 async def test_console_uses_the_broker_credentials_on_a_sasl_listener(writes: bool) -> None:
     async with serve_observed(SASL_SETTINGS, console=True, console_writes=writes) as node:
         page = await node.text("/console/")

@@ -57,7 +57,7 @@ class Hog:
 def open_file_limit(more: int = 200) -> Iterator[None]:
     """Lower the limit of this process to a few descriptors more than it uses."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = max(int(name) for name in os.listdir("/proc/self/fd"))
+    used = max(int(name) for name in os.listdir("/dev/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(used + more, before[0]), before[1]))
     try:
         yield

@@ -79,6 +79,7 @@ def is_free(port: int) -> bool:
         return tried.connect_ex(("127.0.0.1", port)) != 0
 
 
+@pytest.mark.proc
 def test_cluster_is_started_stopped_restarted_and_removed(cluster: ClusterCommand) -> None:
     port = first_free_port(3)
     output = cluster.output("up", "--brokers", "2", "--port", str(port), "--set", "num.partitions=4")

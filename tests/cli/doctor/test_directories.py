@@ -91,6 +91,7 @@ def test_free_space_and_inodes(blocks: int, free: int, inodes: int, verdicts: li
     assert [one.severity for one in volume_findings("x", lambda path: volume)] == verdicts
 
 
+@pytest.mark.linux("/proc/self/mounts")
 def test_filesystem_type_is_known() -> None:
     assert filesystem("/proc/self") == "proc"
     assert filesystem("/dev/shm") in ("tmpfs", "")

@@ -116,6 +116,7 @@ def open_below(path: Path) -> int:
     return found
 
 
+@pytest.mark.proc
 def test_buffered_bytes_and_open_files_are_limited(tmp_path: Path) -> None:
     """Records with dates in random order."""
     draw = random.Random(5)
