@@ -20,8 +20,10 @@ import struct
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from types import FrameType, ModuleType
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
+
+from tests.portable import real_calls
 
 HIDDEN = ("/proc/", "/sys/", "/dev/shm")
 F_FULLFSYNC = 51
@@ -43,6 +45,8 @@ class Copy(ModuleType):
         real, missing, added = ModuleType.__getattribute__(self, "_copied")
         if name in added:
             return added[name]
+        if name == "__dict__":
+            return {**{key: found for key, found in vars(real).items() if key not in missing}, **added}
         if name in missing:
             raise AttributeError(f"module {real.__name__!r} has no attribute {name!r} on macOS")
         return getattr(real, name)
@@ -111,45 +115,56 @@ def _check_kind(kind: int) -> None:
         raise OSError(errno.EPROTONOSUPPORT, os.strerror(errno.EPROTONOSUPPORT))
 
 
-def sendfile(
-    out_fd: int,
-    in_fd: int,
-    offset: int,
-    count: int,
-    headers: Sequence[bytes] = (),
-    trailers: Sequence[bytes] = (),
-    flags: int = 0,
-) -> int:
-    """Send a part of a file, as macOS does: up to the end of the file if the count is 0."""
-    if headers or trailers or flags:
-        raise NotImplementedError("headers, trailers and flags")
-    return os.sendfile(out_fd, in_fd, offset, count or max(0, os.fstat(in_fd).st_size - offset))
+def os_calls(real: Any) -> dict[str, Any]:
+    """Return the functions of `os` that differ on macOS. They call those of `real`."""
+
+    def sendfile(
+        out_fd: int,
+        in_fd: int,
+        offset: int,
+        count: int,
+        headers: Sequence[bytes] = (),
+        trailers: Sequence[bytes] = (),
+        flags: int = 0,
+    ) -> int:
+        if headers or trailers or flags:
+            raise NotImplementedError("headers, trailers and flags")
+        # With a count of 0, macOS sends up to the end of the file.
+        return int(real.sendfile(out_fd, in_fd, offset, count or real.fstat(in_fd).st_size - offset))
+
+    def preadv(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        _refuse_flags(flags)
+        return int(real.preadv(fd, buffers, offset))
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        _refuse_flags(flags)
+        return int(real.pwritev(fd, buffers, offset))
+
+    return {"sendfile": sendfile, "preadv": preadv, "pwritev": pwritev}
 
 
-def _without_flags(name: str) -> Any:
-    def call(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
-        if flags:
-            raise NotImplementedError(f"{name}: flags unavailable on this platform")
-        return int(getattr(os, name)(fd, buffers, offset))
-
-    return call
+def _refuse_flags(flags: int) -> None:
+    if flags:
+        raise NotImplementedError("flags unavailable on this platform")
 
 
 def _fcntl(fd: Any, cmd: int, arg: Any = 0) -> Any:
     if cmd != F_FULLFSYNC:
-        return fcntl.fcntl(fd, cmd, arg)
-    os.fsync(fd)
+        return real_calls.fcntl.fcntl(fd, cmd, arg)
+    real_calls.posix.fsync(fd)
     return 0
 
 
 def _flock(fd: Any, operation: int) -> None:
     """Lock a file, as macOS does: also against the locks of fcntl."""
-    fcntl.flock(fd, operation)
+    real_calls.fcntl.flock(fd, operation)
     kind = fcntl.F_UNLCK if operation & fcntl.LOCK_UN else fcntl.F_WRLCK
     descriptor = fd if isinstance(fd, int) else fd.fileno()
-    is_writable = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+    is_writable = real_calls.fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
     if is_writable:  # for other files, Linux has no exclusive lock of fcntl
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", kind, os.SEEK_SET, 0, 0, 0))
+        real_calls.fcntl.fcntl(
+            descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", kind, os.SEEK_SET, 0, 0, 0)
+        )
 
 
 def _getrlimit(kind: int) -> tuple[int, int]:
@@ -167,19 +182,12 @@ def _setrlimit(kind: int, limits: tuple[int, int]) -> None:
     resource.setrlimit(kind, (soft, hard))
 
 
-OS_CALLS = {
-    "sendfile": sendfile,
-    "preadv": _without_flags("preadv"),
-    "pwritev": _without_flags("pwritev"),
-}
-
-
 def copies(missing: Mapping[str, Sequence[str]], kqueue: ModuleType) -> dict[str, ModuleType]:
     """Return the modules that modules of kwire import instead of the real ones."""
     added: dict[str, tuple[ModuleType, Mapping[str, Any]]] = {
         "_socket": (_socket, {"socket": Socket, "socketpair": _socketpair}),
         "fcntl": (fcntl, {"F_FULLFSYNC": F_FULLFSYNC, "fcntl": _fcntl, "flock": _flock}),
-        "os": (os, OS_CALLS),
+        "os": (os, os_calls(os)),
         "resource": (
             resource,
             {"RLIM_INFINITY": RLIM_INFINITY, "getrlimit": _getrlimit, "setrlimit": _setrlimit},
@@ -227,10 +235,11 @@ def _replace_second_instance(module: Any, missing: Sequence[str]) -> None:
     def second_instance(name: str) -> Any:
         found = real(name)
         if name == "posix":
+            changed = os_calls(SimpleNamespace(**vars(found)))
             for lacking in missing:
                 if hasattr(found, lacking):
                     delattr(found, lacking)
-            for name, function in OS_CALLS.items():
+            for name, function in changed.items():
                 setattr(found, name, function)
         return found
 

@@ -7,7 +7,6 @@ level-triggered. As in kqueue, a closed descriptor loses its filters, and a fork
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import select
 import socket
@@ -17,6 +16,8 @@ import termios
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from tests.portable import real_calls
 
 assert sys.platform == "linux"
 
@@ -225,14 +226,14 @@ class kqueue:
 
 def _identity(fd: int) -> tuple[int, int]:
     """Return what distinguishes an open file from a later one with the same number. Raises OSError."""
-    found = os.fstat(fd)
+    found = real_calls.posix.fstat(fd)
     return found.st_dev, found.st_ino
 
 
 def _readable(fd: int) -> int:
     """Return the number of bytes that can be read, or 1 for a listening socket."""
     try:
-        return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0])
+        return int(struct.unpack("i", real_calls.fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0])
     except OSError:
         return 1
 
@@ -240,12 +241,14 @@ def _readable(fd: int) -> int:
 def _writable(fd: int) -> int:
     """Return the number of free bytes in the send buffer, which is about that of the kernel."""
     try:
-        used = int(struct.unpack("i", fcntl.ioctl(fd, _SIOCOUTQ, bytes(4)))[0])
-        duplicate = socket.socket(fileno=os.dup(fd))
+        used = int(struct.unpack("i", real_calls.fcntl.ioctl(fd, _SIOCOUTQ, bytes(4)))[0])
+        duplicate = real_calls.Socket(fileno=real_calls.posix.dup(fd))
     except OSError:
         return 1
-    with duplicate:
-        return max(0, duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - used)
+    try:
+        return max(0, int(duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)) - used)
+    finally:
+        duplicate.close()
 
 
 _ALL: weakref.WeakSet[kqueue] = weakref.WeakSet()

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kwire.host.system_os import os
+
+if TYPE_CHECKING:
+    import fcntl
+else:
+    import fcntl as _fcntl
+    from types import SimpleNamespace
+
+    # Not the module, because pyfakefs replaces attributes that are modules with this name.
+    _NAMES = ("F_FULLFSYNC", "F_OFD_SETLK", "F_WRLCK", "LOCK_EX", "LOCK_NB", "fcntl", "flock")
+    fcntl = SimpleNamespace(**{name: getattr(_fcntl, name) for name in _NAMES if hasattr(_fcntl, name)})
 
 if sys.platform == "darwin":
     import errno
@@ -69,10 +78,14 @@ elif sys.platform == "linux":
     _WHOLE_FILE: Final = pack("hhqqi0q", fcntl.F_WRLCK, SEEK_SET, 0, 0, 0)
     """The kernel's `struct flock` for a lock on the complete file."""
 
-    sync_file = os.fsync
-    """Make a file or the names in a directory durable."""
-    sync_data = os.fdatasync
-    """Make the content of a file durable."""
+    # Not `sync_file = os.fsync`, because pyfakefs would replace it.
+    def sync_file(descriptor: int) -> None:
+        """Make a file or the names in a directory durable."""
+        os.fsync(descriptor)
+
+    def sync_data(descriptor: int) -> None:
+        """Make the content of a file durable."""
+        os.fdatasync(descriptor)
 
     def lock_file(descriptor: int) -> None:
         """Lock a file for this open file. Raises OSError with EAGAIN or EACCES if it is locked already.
