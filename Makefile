@@ -129,10 +129,10 @@ interop-ready: $(READY)
 	@$(MAKE) --no-print-directory $(SPARK_READY)
 
 # PySpark is large and only a few scenarios need it, so it has its own virtual environment.
-$(SPARK_READY): requirements/pipeline.lock | $(READY)
+$(SPARK_READY): requirements/spark.lock | $(READY)
 	@echo "Installing PySpark into $(@D). This is done once."
 	@[ -x $(@D)/bin/python ] || $(BIN)/python -m venv $(@D)
-	@$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/pipeline.lock \
+	@$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/spark.lock \
 		|| { echo "make interop needs PySpark, which could not be installed." >&2; exit 1; }
 	@touch $@
 
@@ -167,7 +167,7 @@ lock: $(READY) ## pin the newest versions that pyproject.toml allows
 	$(COMPILE) --upgrade --extra dev --output-file requirements/dev.lock pyproject.toml
 	$(COMPILE) --upgrade --group build --constraint requirements/dev.lock --output-file requirements/build.lock
 	$(COMPILE) --upgrade --group oldest --no-deps --output-file requirements/oldest.lock
-	$(COMPILE) --upgrade --extra pipeline --output-file requirements/pipeline.lock pyproject.toml
+	$(COMPILE) --upgrade --extra spark --output-file requirements/spark.lock pyproject.toml
 	@! grep -nE '^-|://' requirements/*.lock || { echo "a lock file names an index or a path." >&2; exit 1; }
 
 .PHONY: clean

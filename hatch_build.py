@@ -1,10 +1,15 @@
-"""The build hook that compiles the native record scan, where a C compiler and Python's headers are present.
+"""The build hooks: the native record scan, and dependencies that depend on the C library.
 
-Without them the wheel has no native code, and kwire uses the same function in Python (docs/decisions/0027).
+The build compiles the scan if a C compiler and Python's headers are present. Without them, or with the
+environment variable KWIRE_PURE_PYTHON=1, the wheel has no native code, and kwire uses the same function in
+Python (docs/decisions/0027).
+
+A wheel that is built on musl does not require google-re2, which has no wheels for musl (docs/decisions/0032).
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 import tempfile
@@ -13,10 +18,30 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 MODULE = "kwire.wire._record_scan"
 SOURCE = "kwire/wire/_record_scan.c"
 LIBRARY = "kwire/wire/_record_scan.abi3.so"
+PURE_PYTHON = "KWIRE_PURE_PYTHON"
+NO_MUSL_WHEELS = "google-re2"
+
+
+class DependenciesHook(MetadataHookInterface):
+    """Sets the dependencies for the platform of the build.
+
+    In an unpacked sdist, hatchling reads the dependencies from PKG-INFO, which another platform may have
+    written. It calls this hook nevertheless, because the entry points are dynamic and not in PKG-INFO.
+    """
+
+    PLUGIN_NAME = "custom"
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the dependencies and the entry points from the hook's table in pyproject.toml."""
+        metadata["entry-points"] = self.config["entry-points"]
+        metadata["dependencies"] = [
+            one for one in self.config["dependencies"] if not (is_musl() and one.startswith(NO_MUSL_WHEELS))
+        ]
 
 
 class NativeBuildHook(BuildHookInterface[Any]):
@@ -30,6 +55,8 @@ class NativeBuildHook(BuildHookInterface[Any]):
         if version == "editable":
             (root / LIBRARY).unlink(missing_ok=True)
         self._directory = tempfile.TemporaryDirectory()
+        if os.environ.get(PURE_PYTHON) == "1":
+            return
         library = compile_library(root, Path(self._directory.name))
         if library is None:
             self.app.display_warning("built without native code: no C compiler, or no headers of Python")
@@ -45,6 +72,13 @@ class NativeBuildHook(BuildHookInterface[Any]):
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the temporary directory."""
         self._directory.cleanup()
+
+
+def is_musl() -> bool:
+    """Return whether the C library of this Python is musl."""
+    from packaging.tags import platform_tags
+
+    return any(tag.startswith("musllinux") for tag in platform_tags())
 
 
 def _local_platform(tags: Iterable[str]) -> str:

@@ -30,11 +30,16 @@ NODE_KAFKA = os.environ.get("INTEROP_KAFKA", "")
 """The version of Apache Kafka's nodes in the cluster scenarios. Default: the version of `kafka_jars`."""
 NODE_SUFFIX = f"-{NODE_KAFKA}" if NODE_KAFKA else ""
 """The end of the names of files in ``interop/target`` that depend on this version."""
-SPARK_JARS = TARGET / "spark"
+OTHER_SPARK = os.environ.get("INTEROP_SPARK", "")
+"""The version of Spark, if it is not SPARK."""
+SPARK = OTHER_SPARK or "4.2.0"
+SPARK_SUFFIX = f"-{OTHER_SPARK}" if OTHER_SPARK else ""
+"""The end of the names of files in ``interop/target`` that depend on Spark's version."""
+SPARK_JARS = TARGET / f"spark{SPARK_SUFFIX}"
 AVRO_JARS = TARGET / "avro"
 METRICS_JARS = TARGET / "metrics"
-SPARK_VENV = TARGET / "venv"
-SPARK_PACKAGES = ["pyspark==4.2.0", "pandas<3", "pyarrow"]
+SPARK_VENV = TARGET / f"venv{SPARK_SUFFIX}"
+SPARK_PACKAGES = [f"pyspark=={SPARK}", "pandas<3", "pyarrow"]
 
 
 class Missing(Exception):
@@ -152,7 +157,8 @@ def spark_jars() -> list[Path]:
     """Return the jars of Spark's Kafka connector, without those that PySpark already contains."""
     require_java()
     with alone_in_target():
-        jars = sorted(fetch_jars(HERE / "spark" / "pom.xml", SPARK_JARS).glob("*.jar"))
+        pom = HERE.parent / "kwire" / "pipeline" / "pom.xml"
+        jars = sorted(fetch_jars(pom, SPARK_JARS, f"-Dspark.version={SPARK}").glob("*.jar"))
     # PySpark contains the Scala library, Spark tags and logging jars. A second copy of a jar breaks class
     # loading.
     return [jar for jar in jars if not jar.name.startswith(("scala-library", "spark-tags", "slf4j-api"))]
@@ -183,7 +189,7 @@ def kafka_clients_jar() -> Path:
 @cache
 def spark_python() -> str:
     """Return the path of a Python with PySpark: this interpreter, or one in target/ (installed if needed)."""
-    if importlib.util.find_spec("pyspark") is not None:
+    if not OTHER_SPARK and importlib.util.find_spec("pyspark") is not None:
         return sys.executable
     python = SPARK_VENV / "bin" / "python"
     marker = SPARK_VENV / ".complete"

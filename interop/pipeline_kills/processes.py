@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-from interop.reference import HERE, TARGET, spark_jars, spark_python
+from interop.reference import HERE, SPARK_SUFFIX, TARGET, spark_jars, spark_python
 
 DRIVER, EXECUTOR, BROKER = "driver", "executor", "broker"
 VICTIMS: Final = (DRIVER, EXECUTOR, BROKER)
@@ -23,7 +23,7 @@ POLL_S: Final = 0.05
 WAIT_S: Final = 30.0
 SMALL_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off"
 """JVM options for a fast start. Full JIT compilation would take ten of a driver's thirty seconds."""
-CLASSES: Final = TARGET / "spark.jsa"
+CLASSES: Final = TARGET / f"spark{SPARK_SUFFIX}.jsa"
 """A class data sharing archive of Spark's classes, which halves the time of a trial."""
 
 

@@ -100,7 +100,7 @@ def main(
         os.environ[METRICS_VARIABLE] = options.metrics
     missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
-        return _fail(f"missing packages: {', '.join(missing)}; run pip install 'kwire[pipeline]'")
+        return _fail(f"missing packages: {', '.join(missing)}; run pip install 'kwire[spark]'")
     from confluent_kafka import KafkaException
 
     from kwire.pipeline.archive.manifest import ArchiveError

@@ -163,7 +163,7 @@ def connector_jars() -> list[Path]:
         / f"spark-{pyspark.__version__}"
     )
     if not (cache / ".complete").exists():
-        _fetch(cache)
+        _fetch(cache, pyspark.__version__)
     return _needed(sorted(cache.glob("*.jar")))
 
 
@@ -197,7 +197,7 @@ def _needed(jars: list[Path]) -> list[Path]:
     return [jar for jar in jars if not jar.name.startswith(("scala-library", "spark-tags", "slf4j-api"))]
 
 
-def _fetch(cache: Path) -> None:
+def _fetch(cache: Path, version: str) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise MissingDependencyError(
@@ -214,6 +214,7 @@ def _fetch(cache: Path) -> None:
         "-f",
         str(POM),
         "dependency:copy-dependencies",
+        f"-Dspark.version={version}",
         f"-DoutputDirectory={cache}",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -15,46 +15,13 @@ Spark does not push down filters either. To read less, use the options `assign`,
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from functools import cache
-from itertools import chain
-from typing import Any
-
-import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from kwire.pipeline.segments.options import Options, parse
-from kwire.pipeline.segments.plan import Range, plan, tasks
-from kwire.pipeline.segments.read import TYPES, check_columns, read
-from kwire.pipeline.segments.stream import (
-    Offsets,
-    initial_offsets,
-    latest_offsets,
-    limit_offsets,
-    micro_batch_starts,
-    micro_batch_tasks,
-)
-
-
-class TaskPartition(InputPartition):
-    """The offset ranges that one task reads."""
-
-    def __init__(self, ranges: list[Range]) -> None:
-        super().__init__(ranges)
-        self.ranges = ranges
+from kwire.pipeline.readers import SegmentReader, SegmentStreamReader
+from kwire.pipeline.segments.files import SegmentsError
+from kwire.pipeline.segments.options import parse
+from kwire.pipeline.segments.read import TYPES, check_columns
 
 
 class SegmentSource(DataSource):
@@ -72,81 +39,15 @@ class SegmentSource(DataSource):
         return SegmentReader(parse(self.options), _columns(schema))
 
     def streamReader(self, schema: StructType) -> SegmentStreamReader:
-        return SegmentStreamReader(parse(self.options, streaming=True), _columns(schema))
+        options, columns = parse(self.options, streaming=True), _columns(schema)
+        try:
+            from kwire.pipeline.limited_stream import LimitedStreamReader
+        except ImportError:  # Spark before 4.2
+            if options.max_offsets_per_trigger is not None:
+                raise SegmentsError("'maxOffsetsPerTrigger' needs Spark 4.2 or newer") from None
+            return SegmentStreamReader(options, columns)
+        return LimitedStreamReader(options, columns)
 
 
 def _columns(schema: StructType) -> list[str]:
     return check_columns({field.name: field.dataType.simpleString() for field in schema})
-
-
-class SegmentReader(DataSourceReader):
-    """The reader of a batch query.
-
-    It does not implement pushFilters. Spark keeps one plan for all uses of a table, so the filter of one
-    query would also apply to other queries (docs/decisions/0008-filters-are-options.md).
-    """
-
-    def __init__(self, options: Options, columns: list[str]) -> None:
-        self.options = options
-        self.columns = columns
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return [TaskPartition(ranges) for ranges in tasks(self.options, plan(self.options))]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self.columns)
-
-
-def _read(partition: InputPartition, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    if not isinstance(partition, TaskPartition):
-        return iter(())  # Spark adds a partition of its own if there is nothing to read.
-    _freeze()
-    return chain.from_iterable(read(range_, columns=columns) for range_ in partition.ranges)
-
-
-@cache
-def _freeze() -> None:
-    """Exclude all existing objects from garbage collection.
-
-    Spark's worker collects garbage after every task, which takes 20 ms with the loaded modules. This function
-    runs only once per process, because frozen objects are never freed.
-    """
-    gc.freeze()
-
-
-class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of a stream query, which follows a data directory while a broker writes to it."""
-
-    def __init__(self, options: Options, columns: list[str]) -> None:
-        self.options = options
-        self.columns = columns
-        self._last: Offsets | None = None
-        """The end offsets of a query with the trigger availableNow; None for other triggers."""
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._last = latest_offsets(self.options)
-
-    def initialOffset(self) -> dict[str, Any]:
-        return initial_offsets(self.options, self.options.partitions())
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        most = self.options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        found = latest_offsets(self.options) if self._last is None else self._last
-        if isinstance(limit, ReadMaxRows):
-            return limit_offsets(micro_batch_starts(self.options, start, found), found, limit.max_rows)
-        return found
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        return latest_offsets(self.options)
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [TaskPartition(ranges) for ranges in micro_batch_tasks(self.options, start, end)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self.columns)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing, because Spark's checkpoint has the complete state."""

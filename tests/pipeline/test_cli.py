@@ -28,7 +28,7 @@ def test_a_missing_package_is_named(
     monkeypatch.setitem(cli.NEEDED, "no_such_module", "no-such-package")
     assert main(["pipeline", "audit", "--config", "job.toml"]) == FAILED
     told = capsys.readouterr().err
-    assert "no-such-package; run pip install 'kwire[pipeline]'" in told
+    assert "no-such-package; run pip install 'kwire[spark]'" in told
     assert told.count("\n") == 1
 
 

@@ -33,7 +33,7 @@ SELECTORS: Final = frozenset(
 class IllegalPattern(ValueError):
     """A pattern that is not `selector=expression`, or has an unknown selector or an invalid expression.
 
-    The exception's argument is the pattern.
+    The exception's argument is the pattern, followed by the reason if RE2 is not installed.
     """
 
 
@@ -77,7 +77,12 @@ def _pattern(text: str) -> tuple[str, re2._Regexp[str]]:
     selector = selector.strip(BLANKS)
     if selector not in SELECTORS or not expression or "=" in expression:
         raise IllegalPattern(text)
-    import re2  # a late import saves time and memory on brokers without subscriptions
+    try:
+        import re2  # a late import saves time and memory on brokers without subscriptions
+    except ImportError:
+        raise IllegalPattern(
+            f"{text}: the broker lacks the package google-re2: run pip install 'kwire[regex]' where it runs"
+        ) from None
 
     options = re2.Options()
     options.log_errors = False

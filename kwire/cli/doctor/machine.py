@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Final, NamedTuple
 
 from kwire.cli.doctor.finding import Finding, ok, problem, warning
@@ -37,6 +38,8 @@ class MachineFacts(NamedTuple):
     max_backlog: int | None
     record_validation: str
     """The language of the record scan: native or Python."""
+    has_re2: bool
+    """Whether google-re2 is installed, which regular expressions of clients need."""
 
 
 def gather_facts() -> MachineFacts:
@@ -52,6 +55,7 @@ def gather_facts() -> MachineFacts:
         is_clock_synchronized=_is_clock_synchronized(),
         max_backlog=_number("/proc/sys/net/core/somaxconn"),
         record_validation=IMPLEMENTATION,
+        has_re2=find_spec("re2") is not None,
     )
 
 
@@ -71,6 +75,13 @@ def findings(machine: MachineFacts, backlog: int) -> Iterator[Finding]:
             "records",
             "validated in Python, so a produced record costs the broker several times as much processor time",
             "install a C compiler and Python's headers, then install kwire again",
+        )
+    if not machine.has_re2:
+        yield warning(
+            "regex",
+            "the package google-re2 is missing: subscriptions with a SubscribedTopicRegex get "
+            "INVALID_REGULAR_EXPRESSION",
+            "pip install 'kwire[regex]'",
         )
     yield from _files(machine)
     free = machine.free_memory_bytes

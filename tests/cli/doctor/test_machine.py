@@ -17,6 +17,7 @@ GOOD_FACTS = MachineFacts(
     is_clock_synchronized=True,
     max_backlog=4096,
     record_validation="native",
+    has_re2=True,
 )
 
 
@@ -36,6 +37,7 @@ def test_good_machine_has_no_findings() -> None:
         ({"is_clock_synchronized": False}, WARNING, "run chrony"),
         ({"max_backlog": 10}, WARNING, "net.core.somaxconn=50"),
         ({"record_validation": "Python"}, WARNING, "install a C compiler"),
+        ({"has_re2": False}, WARNING, "pip install 'kwire[regex]'"),
     ],
 )
 def test_finding_has_a_severity_and_a_fix(facts: dict[str, object], severity: str, fix: str) -> None:

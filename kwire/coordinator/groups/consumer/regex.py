@@ -2,7 +2,8 @@
 
 Kafka uses RE2/J and this module uses RE2. Neither backtracks, so no expression can block the broker. If
 RE2 and RE2/J differ, this module behaves like RE2/J, with one exception: it refuses nested repetitions of
-more than a thousand in total. RE2/J accepts them, and needs memory for each repetition.
+more than a thousand in total. RE2/J accepts them, and needs memory for each repetition. Python's own `re`
+backtracks, so it does not replace RE2 on brokers that lack RE2 (docs/decisions/0032).
 """
 
 from __future__ import annotations
@@ -44,9 +45,18 @@ TOKEN: Final = re.compile(
 
 
 def check(pattern: str) -> None:
-    """Check that a regular expression is valid. Raises ApiError INVALID_REGULAR_EXPRESSION."""
+    """Check that a regular expression is valid. Raises ApiError INVALID_REGULAR_EXPRESSION.
+
+    Without RE2, every expression is invalid.
+    """
     try:
         _compiled(pattern)
+    except ImportError:
+        raise ApiError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{pattern}` cannot be used: the broker lacks the package google-re2. Run "
+            f"pip install 'kwire[regex]' in the broker's environment.",
+        ) from None
     except _error() as error:
         message: Any = error.args[0]
         text = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
