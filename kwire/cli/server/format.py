@@ -23,6 +23,7 @@ from kwire.broker.node.format import (
 )
 from kwire.broker.storage.disk import RealDisk, StorageError
 from kwire.cli.broker_settings import load_configuration
+from kwire.cli.server.log_directories import unusable
 from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.wire.primitives import uuid_to_text
 
@@ -75,9 +76,7 @@ def run(options: argparse.Namespace) -> int:
             initial_metadata=InitialMetadata(features, options.release_version, voters, credentials),
         )
     except StorageError as error:
-        raise CommandError(
-            f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}"
-        ) from error
+        raise unusable(config, error) from error
     except FormatError as error:
         raise CommandError(str(error)) from error
     for line in lines:

@@ -24,6 +24,7 @@ from kwire.broker.storage.descriptors import SHORTAGE, shortage_text
 from kwire.broker.storage.dirs.meta_properties import StartRefused
 from kwire.broker.storage.disk import ResourceShortage, StorageError
 from kwire.cli.broker_settings import LOG_FORMATS, LOG_LEVELS, load_configuration
+from kwire.cli.server.log_directories import unusable
 from kwire.cli.server.service import CrashRecorder, Service
 from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.cli.shared.standard_streams import flush_errors
@@ -60,9 +61,7 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
     except (IncompleteMetaProperties, StartRefused, ResourceShortage) as error:
         raise CommandError(str(error)) from error
     except StorageError as error:
-        raise CommandError(
-            f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}"
-        ) from error
+        raise unusable(config, error) from error
     except BindError as error:
         has_no_file = options.properties is None and str(error).endswith("in listeners")
         raise CommandError(

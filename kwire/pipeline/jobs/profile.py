@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kwire.pipeline.archive.reading import report_missing_files
-from kwire.pipeline.config import CLEAN, ConfigError, JobConfig
+from kwire.pipeline.config import CLEAN, ConfigError, JobConfig, MissingDependencyError
 from kwire.pipeline.report import profile_statistics as stats
 from kwire.pipeline.report.order import of_arrow
 from kwire.pipeline.report.page import write, write_text
@@ -52,6 +52,8 @@ SHARED_WITH_LIBRDKAFKA: Final[tuple[str, ...]] = (
     "sasl.mechanisms",
 )
 SIZES: Final = ("key", "value", "headers")
+MIN_SPARK: Final = (4, 2)
+"""The first version of Spark with all aggregates of this job, such as `max_by` for several rows."""
 
 
 class ProfileConfig(NamedTuple):
@@ -317,10 +319,22 @@ def _groups(config: ProfileConfig, topic: str) -> list[dict[str, Any]] | None:
     ]
 
 
+def _check_spark_version() -> None:
+    """Raise MissingDependencyError if Spark lacks aggregates of this job."""
+    from pyspark import __version__
+
+    if tuple(map(int, __version__.split(".")[:2])) < MIN_SPARK:
+        raise MissingDependencyError(
+            f"the job profile needs Spark 4.2 or newer, and this is Spark {__version__}: run it in another "
+            f"environment, with pip install 'kwire[spark]' 'pyspark>=4.2'"
+        )
+
+
 def command(config: JobConfig, master: str | None) -> int:
+    wanted = ProfileConfig.of(config)
+    _check_spark_version()
     from kwire.pipeline.session import session
 
-    wanted = ProfileConfig.of(config)
     spark = session("kwire profile", master=master, needs_kafka=wanted.side.format == "kafka")
     try:
         found = run(spark, wanted)

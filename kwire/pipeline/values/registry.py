@@ -5,9 +5,11 @@ If a schema is missing, its records are undecodable. If the registry fails, the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -18,6 +20,10 @@ AVRO: Final = "AVRO"
 # https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND = 40401, 40402, 40403
 DEFAULTS: Final[Mapping[str, Any]] = {"timeout": 10, "max.retries": 2, "retries.max.wait.ms": 2_000}
+
+
+PROXY_VARIABLES: Final = ("all_proxy", "http_proxy", "https_proxy")
+"""The names, in lower case, of environment variables that make Confluent's client use a proxy."""
 
 
 class RegistryError(Exception):
@@ -35,8 +41,12 @@ class Registry:
         self._url = url
         try:
             self._client = SchemaRegistryClient({**DEFAULTS, **(settings or {}), "url": url})
-        except (ValueError, TypeError, OSError) as error:
-            raise RegistryError(f"cannot create a client of the schema registry {url}: {error}") from None
+        except (ValueError, TypeError, OSError, ImportError) as error:
+            proxy = _proxy_variables()  # a proxy of an unknown kind fails even if NO_PROXY has the host
+            advice = f" (unset {proxy} to connect without a proxy)" if proxy else ""
+            raise RegistryError(
+                f"cannot create a client of the schema registry {url}: {error}{advice}"
+            ) from None
         self._texts: dict[int, list[str]] = {}
 
     def __enter__(self) -> Registry:
@@ -109,6 +119,15 @@ class Registry:
             raise RegistryError(f"the schema registry {self._url} returned an error: {error}") from None
         except Exception as error:
             # Catch all exceptions, because the HTTP library's classes differ between versions of the client.
+            host, proxy = urlsplit(self._url).hostname, _proxy_variables()
+            advice = f" (set NO_PROXY={host} to connect without the proxy of {proxy})" if proxy else ""
+            reason = str(error) or type(error).__name__
             raise RegistryError(
-                f"the schema registry {self._url} did not respond: {str(error) or type(error).__name__}"
+                f"the schema registry {self._url} did not respond: {reason}{advice}"
             ) from None
+
+
+def _proxy_variables() -> str:
+    """Return the names of the environment variables that set a proxy; empty if there are none."""
+    found = [name for name, value in os.environ.items() if value and name.lower() in PROXY_VARIABLES]
+    return " and ".join(sorted(found))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kwire.pipeline.config import ConfigError, JobConfig
-from kwire.pipeline.jobs.profile import ProfileConfig, client_of, select_topic, topics_of
+from kwire.pipeline.config import ConfigError, JobConfig, MissingDependencyError
+from kwire.pipeline.jobs.profile import ProfileConfig, client_of, command, select_topic, topics_of
 from kwire.pipeline.report import profile_statistics as stats
 from kwire.pipeline.report.lag import lag_of
 from kwire.pipeline.report.order import behind_ms
@@ -286,3 +288,16 @@ def test_a_topic_without_records_has_a_page() -> None:
         top=5,
     )
     assert "There are no records." in render(page_of([{**found, "groups": []}]))
+
+
+@pytest.mark.parametrize("version", ["4.0.0", "4.1.4"])
+def test_spark_without_the_needed_aggregates_is_reported(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyspark = ModuleType("pyspark")
+    pyspark.__dict__["__version__"] = version
+    monkeypatch.setitem(sys.modules, "pyspark", pyspark)
+    with pytest.raises(
+        MissingDependencyError, match=f"needs Spark 4.2 or newer, and this is Spark {version}"
+    ):
+        command(JobConfig(KAFKA), None)

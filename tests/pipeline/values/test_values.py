@@ -342,6 +342,28 @@ class TestAvro:
             column_of(AvroSchema([json.dumps(schema)]))
 
 
+def test_proxy_variable_that_prevents_a_connection_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SchemaRegistry() as registry:
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        with (
+            Registry(registry.url, dict(ONCE)) as through_proxy,
+            pytest.raises(
+                RegistryError,
+                match=r"did not respond: .+ \(set NO_PROXY=127.0.0.1 to connect without the proxy",
+            ),
+        ):
+            through_proxy.check()
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        with Registry(registry.url, dict(ONCE)) as direct:
+            direct.check()
+        monkeypatch.setenv("ALL_PROXY", "gopher://127.0.0.1:1")
+        with pytest.raises(
+            RegistryError,
+            match=r"cannot create .+ \(unset ALL_PROXY and http_proxy to connect without a proxy\)",
+        ):
+            Registry(registry.url, dict(ONCE))
+
+
 class TestRegistry:
     def test_an_unreachable_registry_is_a_registry_error(self) -> None:
         with SchemaRegistry() as registry:

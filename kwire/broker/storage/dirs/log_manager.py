@@ -117,7 +117,10 @@ class LogManager(BrokerLogs):
                 self._release()
                 raise
             except StorageError as error:
-                self.handle_log_dir_failure(directory, error)
+                if len(self._directories) == 1:
+                    directory.failure = str(error)  # StartRefused reports it
+                else:
+                    self.handle_log_dir_failure(directory, error)
         self._check_any_online()
 
     def load_meta_properties(self) -> None:
@@ -509,8 +512,7 @@ class LogManager(BrokerLogs):
             self._logger.error("Log directory %s stays online: %s", directory.path, error)
             return
         self._logger.error(
-            "Log directory %s has failed, its logs are offline until the disk is repaired and the broker "
-            "restarted: %s",
+            "Log directory %s is offline until its disk is repaired and the broker is restarted: %s",
             directory.path,
             error,
         )
@@ -531,7 +533,7 @@ class LogManager(BrokerLogs):
             self._release()
             failures = "; ".join(f"{directory.path}: {directory.failure}" for directory in self._directories)
             raise StartRefused(
-                f"none of the log directories can be used: {failures}: choose another directory in log.dirs"
+                f"no log directory can be used: {failures}: choose another one with --data or in log.dirs"
             )
 
     def _release(self) -> None:

@@ -1,0 +1,149 @@
+"""Errors that a new user may get. Each is one line, which says what is wrong and what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import ProxyHandler, build_opener
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVE = [sys.executable, "-m", "kwire", "serve"]
+ANY_PORT = ("--set", "listeners=PLAINTEXT://127.0.0.1:0")
+PROXIES = {
+    **dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"), "http://127.0.0.1:1"),
+    **dict.fromkeys(("all_proxy", "ALL_PROXY"), "socks5://127.0.0.1:1"),
+}
+"""Proxies that do not exist."""
+TIMEOUT_SECONDS = 60
+
+
+@contextmanager
+def serving(*options: str, environment: Mapping[str, str] | None = None) -> Iterator[list[str]]:
+    """Run a broker and yield the lines that it prints when it serves."""
+    with subprocess.Popen(
+        [*SERVE, *options, "--log-level", "error"],
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as broker:
+        assert broker.stdout is not None
+        try:
+            yield [broker.stdout.readline() for _ in range(2 if "--console" in options else 1)]
+        finally:
+            broker.terminate()
+        assert broker.wait(TIMEOUT_SECONDS) == 0
+
+
+def run(
+    *command: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+
+
+def refused(*options: str, cwd: Path | None = None) -> str:
+    """Return the only line that a broker prints that does not start."""
+    done = run(*SERVE, *options, cwd=cwd)
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    return line
+
+
+def address(lines: list[str]) -> str:
+    found = re.search(r"serves on ([\d.:]+),", lines[0])
+    assert found
+    return found[1]
+
+
+def test_second_broker_gets_advice(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with serving("--data", data, *ANY_PORT) as lines:
+        listeners = f"listeners=PLAINTEXT://{address(lines)}"
+        same_port = refused("--data", str(tmp_path / "other"), "--set", listeners)
+        same_directory = refused("--data", data, *ANY_PORT)
+    assert same_port.startswith(
+        f"kwire: cannot listen on {address(lines)} (listener PLAINTEXT): the port is in use:"
+    )
+    assert re.search(r"set another port in listeners, as --set listeners=PLAINTEXT://\S+ does$", same_port)
+    assert same_directory.endswith(
+        " is in use by another broker, which holds .lock: stop that broker, or choose another directory"
+    )
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Path:
+    """Return a directory in which this user cannot create files."""
+    directory = tmp_path / "read-only"
+    directory.mkdir(mode=0o555)
+    if os.access(directory, os.W_OK):  # root can write to every directory of a disk
+        directory = Path("/sys")
+        if not directory.exists():
+            pytest.skip("there is no directory to which root cannot write")
+    return directory
+
+
+def test_read_only_directory(read_only: Path) -> None:
+    """The default data directory is in the current directory."""
+    line = refused(*ANY_PORT, cwd=read_only)
+    assert re.fullmatch(
+        r"kwire: no log directory can be used: kwire-data: [\w -]+ \(kwire-data\): "
+        "choose another one with --data or in log.dirs",
+        line,
+    )
+    formatted = run(
+        sys.executable, "-m", "kwire", "format", "--cluster-id", "9bUdgKesSCiE-S_L-zL7fw", cwd=read_only
+    )
+    assert formatted.returncode == 1
+    assert re.fullmatch(
+        r"kwire: log.dirs is kwire-data, which cannot be used: [\w -]+ \(kwire-data\): "
+        r"choose another one with --data or in log.dirs\n",
+        formatted.stderr,
+    )
+
+
+def test_proxies_are_not_used_on_loopback(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path), "--http", "0", "--console")
+    with serving(*data, *ANY_PORT, environment=PROXIES) as lines:
+        topics = run(
+            sys.executable,
+            "-m",
+            "kwire",
+            "topics",
+            "list",
+            "--bootstrap-server",
+            address(lines),
+            environment=PROXIES,
+        )
+        assert (topics.returncode, topics.stderr) == (0, "there are no topics\n")
+        found = re.search(r"http://\S+", lines[1])
+        assert found
+        # The browser of a user may use a proxy, but the console's own connections do not.
+        with build_opener(ProxyHandler({})).open(found[0], timeout=TIMEOUT_SECONDS) as page:
+            assert b"<h1>Topics</h1>" in page.read()
+
+
+def test_old_python_is_one_line() -> None:
+    """sys.version_info is replaced, because there may be no older Python here."""
+    program = (
+        "import runpy, sys; sys.version_info, sys.version = (3, 10, 2), '3.10.2 (main)'; "
+        "runpy.run_module('kwire', run_name='__main__')"
+    )
+    done = run(sys.executable, "-c", program, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "kwire: Python 3.11 or newer is needed, and this is Python 3.10.2\n",
+    )
