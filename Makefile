@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK_READY := interop/target/venv/.complete
+OLDEST_SPARK := 4.0.0
+OLDEST_SPARK_READY := interop/target/venv-$(OLDEST_SPARK)/.complete
 SOURCES := kwire simulation interop bench tests docs/site
 # The benchmarks run only on Linux.
 MACOS_SOURCES := $(filter-out bench,$(SOURCES))
@@ -128,11 +130,24 @@ interop-ready: $(READY)
 		exit 1; }
 	@$(MAKE) --no-print-directory $(SPARK_READY)
 
+# The scenarios that need no feature of Spark 4.2.
+OLDEST_PIPELINE := interop/test_segment_source.py::test_filter_applies_to_one_query_only \
+	$(addprefix interop/pipeline/,test_archive_writing.py test_session.py test_values.py test_event_times.py \
+	test_mirror.py test_restore.py)
+
+.PHONY: pipeline-oldest
+pipeline-oldest: $(READY) ## run scenarios of the pipeline on the oldest Spark that it supports (half an hour)
+	@$(MAKE) --no-print-directory $(OLDEST_SPARK_READY)
+	INTEROP_SPARK=$(OLDEST_SPARK) $(BIN)/python -m pytest -c interop/pytest.ini --rootdir . --only kwire \
+		$(OLDEST_PIPELINE) $(ARGS)
+
 # PySpark is large and only a few scenarios need it, so it has its own virtual environment.
 $(SPARK_READY): requirements/spark.lock | $(READY)
+$(OLDEST_SPARK_READY): requirements/spark-oldest.lock | $(READY)
+$(SPARK_READY) $(OLDEST_SPARK_READY):
 	@echo "Installing PySpark into $(@D). This is done once."
 	@[ -x $(@D)/bin/python ] || $(BIN)/python -m venv $(@D)
-	@$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/spark.lock \
+	@$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r $< \
 		|| { echo "make interop needs PySpark, which could not be installed." >&2; exit 1; }
 	@touch $@
 
@@ -167,7 +182,8 @@ lock: $(READY) ## pin the newest versions that pyproject.toml allows
 	$(COMPILE) --upgrade --extra dev --output-file requirements/dev.lock pyproject.toml
 	$(COMPILE) --upgrade --group build --constraint requirements/dev.lock --output-file requirements/build.lock
 	$(COMPILE) --upgrade --group oldest --no-deps --output-file requirements/oldest.lock
-	$(COMPILE) --upgrade --extra spark --output-file requirements/spark.lock pyproject.toml
+	$(COMPILE) --upgrade --extra spark --group spark-newest --output-file requirements/spark.lock pyproject.toml
+	$(COMPILE) --upgrade --extra spark --group spark-oldest --output-file requirements/spark-oldest.lock pyproject.toml
 	@! grep -nE '^-|://' requirements/*.lock || { echo "a lock file names an index or a path." >&2; exit 1; }
 
 .PHONY: clean

@@ -26,6 +26,7 @@ from confluent_kafka import Producer
 from bench.brokers import free_port
 from bench.figures import Samples
 from bench.nodes import BROKERS, CLIENT, ApacheCluster, Cluster
+from bench.start import import_trio
 
 ROUNDS = 5
 TOPIC = "first"
@@ -96,9 +97,7 @@ def measure_combined_launches(samples: Samples) -> None:
         return
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     for number in range(ROUNDS + 1):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "import trio"], check=True, env=environment)
-        imported = time.perf_counter() - began
+        imported = import_trio()
         with ClusterUp() as up:
             began = time.perf_counter()
             write_first_record(up.start())

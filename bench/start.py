@@ -4,6 +4,9 @@ The start time is the time from exec to the first ApiVersions response. It is me
 directory, and with 100 topics after a clean stop. kwire formats an empty directory within this time. Apache
 Kafka's directory is formatted before. Memory is the resident memory after five seconds without requests.
 
+`python -c "import trio"` runs before each start of kwire with an empty directory, to measure the machine.
+A start should take at most 1.4 times as long, and at most 0.07 of Apache Kafka's time.
+
 The brokers of `kwire.testing` are measured in a separate process, after the import: the first start, later
 starts, and stops, in a thread of that process ("embedded") and in its child process ("child").
 """
@@ -34,10 +37,16 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     full = Figure(f"start, {TOPICS} topics", "s")
     idle = Figure("idle memory, no topics", "MB")
     loaded = Figure(f"idle memory, {TOPICS} topics", "MB")
+    imported = Figure("python -c 'import trio'", "s")
+    against_import = Figure("start, empty directory / import trio", "")
     for name in names:
         _start_once(name)  # this compiles modules, and loads jars into the page cache
         for _ in range(STARTS[name]):
+            import_seconds = import_trio() if name == "kwire" else None
             empty.add(name, _start_once(name))
+            if import_seconds is not None:
+                imported.add(name, import_seconds)
+                against_import.add(name, empty.samples[name][-1] / import_seconds)
         broker = BROKERS[name]()
         try:
             broker.start()
@@ -51,7 +60,8 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
                 broker.stop()
         finally:
             broker.discard()
-    return [empty, full, idle, loaded, *(_in_tests() if "kwire" in names else [])]
+    of_kwire = [imported, against_import, *_in_tests()] if "kwire" in names else []
+    return [empty, full, idle, loaded, *of_kwire]
 
 
 IN_TESTS = """
@@ -92,6 +102,14 @@ def _in_tests() -> list[Figure]:
             figures[kind, "later starts"].add("kwire", *(1000 * start for start in starts[1:]))
             figures[kind, "stop"].add("kwire", *(1000 * stop for stop in stops))
     return [*figures.values()]
+
+
+def import_trio() -> float:
+    """Return the seconds that a process needs to start Python and import trio."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import trio"], check=True, env=environment)
+    return time.perf_counter() - began
 
 
 def _start_once(name: str) -> float:

@@ -32,7 +32,7 @@ NODE_SUFFIX = f"-{NODE_KAFKA}" if NODE_KAFKA else ""
 """The end of the names of files in ``interop/target`` that depend on this version."""
 OTHER_SPARK = os.environ.get("INTEROP_SPARK", "")
 """The version of Spark, if it is not SPARK."""
-SPARK = OTHER_SPARK or "4.2.0"
+SPARK = OTHER_SPARK or "4.2.0"  # as in requirements/spark.lock
 SPARK_SUFFIX = f"-{OTHER_SPARK}" if OTHER_SPARK else ""
 """The end of the names of files in ``interop/target`` that depend on Spark's version."""
 SPARK_JARS = TARGET / f"spark{SPARK_SUFFIX}"

@@ -230,6 +230,11 @@ def test_wheel_metadata(installed: Path) -> None:
     assert "://" not in str(metadata).partition("\n\n")[0]
 
 
+def test_readme_has_the_number_of_packages() -> None:
+    packages = {"kwire", *requirement_closure(*DEPENDENCIES)}
+    assert f"{len(packages)} packages with all dependencies" in (ROOT / "README.md").read_text()
+
+
 def test_wheel_for_musl_does_not_require_re2(sdist: Path, tmp_path: Path) -> None:
     """The sdist was built on glibc. On musl, an installer builds a wheel from it."""
     wheel = build("build_wheel", sdist, tmp_path, MUSL)

@@ -13,7 +13,14 @@ import pytest
 from tests.test_docs import ADDRESS, examples_of, run_pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
 TEST, CLIENT = examples_of(ROOT / "README.md")
+START = "\n" + 29 * " " + 'auto_offset_reset="earliest", '
+"""The argument of the consumer without which the test fails."""
+VARIABLE = re.compile(
+    r"\d\d:\d\d:\d\d\.\d+|after [\d.]+ ms|-1-[0-9a-f]{8}|session_id: \d+|kafka-python-[\d.]+\d"
+)
+"""Matches what differs between two runs of the test."""
 
 
 @pytest.fixture
@@ -38,6 +45,17 @@ def test_test_example_has_ten_lines_and_passes(tmp_path: Path) -> None:
     result = run_pytest(TEST, tmp_path)
     assert result.returncode == 0, result.stdout
     assert "1 passed" in result.stdout
+
+
+def test_report_of_the_failing_test_is_real(tmp_path: Path) -> None:
+    assert START in TEST
+    result = run_pytest(TEST.replace(START, "\n" + 29 * " "), tmp_path)
+    assert "1 failed" in result.stdout
+    found = iter(VARIABLE.sub("", result.stdout).splitlines())
+    [report] = re.findall(r"^```\n(>  .*?)^```", README, re.DOTALL | re.MULTILINE)
+    for line in VARIABLE.sub("", report).splitlines():
+        wanted = line.partition("…")[0]
+        assert any(text.startswith(wanted) for text in found), wanted
 
 
 def test_client_example_prints_its_record(bootstrap: str) -> None:

@@ -184,7 +184,7 @@ def test_avro_orders_become_columns_and_others_dead_letters(broker: Broker, tmp_
                 orders.send(b"\x01" + value[1:], None, "the first byte is 1")
                 orders.send(b"\x00\x00\x0f\xff\xff" + value[5:], None, "is not in the registry")
                 orders.send(value[:-1], None, "ends within its record")
-                orders.send(b"", None, "0 bytes are too few")
+                orders.send(b"", None, "0 bytes: too few for a schema id")
         orders.flush()
         Jobs(tmp_path).run("archive", config)
         judge(broker, directory, orders)
