@@ -13,7 +13,6 @@ import os
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +62,9 @@ class NativeBuildHook(BuildHookInterface[Any]):
         elif version == "editable":
             (root / LIBRARY).write_bytes(library.read_bytes())
         else:
-            from packaging.tags import platform_tags
-
             build_data["force_include"][str(library)] = LIBRARY
             build_data["pure_python"] = False
-            build_data["tag"] = f"cp311-abi3-{_local_platform(platform_tags())}"
+            build_data["tag"] = f"cp311-abi3-{_local_platform()}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the temporary directory."""
@@ -81,10 +78,9 @@ def is_musl() -> bool:
     return any(tag.startswith("musllinux") for tag in platform_tags())
 
 
-def _local_platform(tags: Iterable[str]) -> str:
-    """Return the tag of this machine, without the minimum version of its C library."""
-    found = list(tags)
-    return next((tag for tag in found if tag.startswith("linux_")), found[0])
+def _local_platform() -> str:
+    """Return the platform for which Python compiles, on Linux without the version of the C library."""
+    return sysconfig.get_platform().replace("-", "_").replace(".", "_")
 
 
 def compile_library(root: Path, directory: Path) -> Path | None:
