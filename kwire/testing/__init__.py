@@ -14,7 +14,11 @@ what fails. `History` checks what clients of any Kafka cluster have observed.
 `Cluster`, `SimulatedCluster` and `History` are imported on first use.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.version_info < (3, 11):  # noqa: UP036 - as in kwire/cli/__init__.py
+    raise ImportError(f"kwire needs Python 3.11 or newer, and this is Python {sys.version.split()[0]}")
 
 from kwire.host.platform import IS_SUPPORTED, Unavailable
 from kwire.testing.kept_modules import KEPT_MODULES

@@ -136,14 +136,21 @@ def test_proxies_are_not_used_on_loopback(tmp_path: Path) -> None:
             assert b"<h1>Topics</h1>" in page.read()
 
 
+# Replaces the version, because there may be no older Python here.
+OLD = "import sys; sys.version_info, sys.version = (3, 10, 2), '3.10.2 (main)'; "
+
+
 def test_old_python_is_one_line() -> None:
-    """sys.version_info is replaced, because there may be no older Python here."""
-    program = (
-        "import runpy, sys; sys.version_info, sys.version = (3, 10, 2), '3.10.2 (main)'; "
-        "runpy.run_module('kwire', run_name='__main__')"
-    )
-    done = run(sys.executable, "-c", program, cwd=ROOT)
+    program = "import runpy; runpy.run_module('kwire', run_name='__main__')"
+    done = run(sys.executable, "-c", OLD + program, cwd=ROOT)
     assert (done.returncode, done.stderr) == (
         1,
         "kwire: Python 3.11 or newer is needed, and this is Python 3.10.2\n",
+    )
+
+
+def test_old_python_in_tests_is_named() -> None:
+    done = run(sys.executable, "-c", OLD + "import kwire.testing", cwd=ROOT)
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: kwire needs Python 3.11 or newer, and this is Python 3.10.2"
     )
