@@ -68,8 +68,8 @@ def test_idle_ratio_is_the_share_of_the_last_windows_without_work(monkeypatch: p
 
     monkeypatch.setattr("kwire.broker.net.loop.perf_counter", lambda: now_s)
     loop = Loop(ManualClock())
-    epoll = loop._epoll
-    loop._epoll = SimpleNamespace(poll=poll)  # type: ignore[assignment]
+    poller = loop._poller
+    loop._poller = SimpleNamespace(poll=poll)
 
     def run(turns: int, idle_s: float) -> None:
         for _ in range(turns):
@@ -97,7 +97,7 @@ def test_idle_ratio_is_the_share_of_the_last_windows_without_work(monkeypatch: p
     assert ratios() == {0.25}, "of the last 32 s"
     run(16, idle_s=0.5)
     assert ratios() == {0.333333}, "of the last 48 s"
-    loop._epoll = epoll
+    loop._poller = poller
     loop.close()
 
 
