@@ -219,17 +219,15 @@ class LogManager(BrokerLogs):
         other = self._parents[log]
         assigned_id = self._assigned_directory_id(found.topic, found.partition)
         path = join(directory.path, found.name)
+        marking = "Marking duplicate log %s as stray: keeping the log in %s"
         if read_topic_id(self._disk, path) is None or (
             log.topic_id != ZERO_UUID and assigned_id is not None and assigned_id == other.directory_id
         ):
-            self._logger.warning("Marking duplicate log %s as stray: keeping the log in %s", path, other.path)
-            stray = suffixed_dir_name(found.topic, found.partition, STRAY_SUFFIX, self._rng)
-            self._disk.rename(path, join(directory.path, stray))
+            self._logger.warning(marking, path, other.path)
+            self._disk.rename(path, self._renamed_path(log, directory, STRAY_SUFFIX))
             self._disk.sync_directory(directory.path)
         elif log.topic_id == ZERO_UUID or (assigned_id is not None and assigned_id == directory.directory_id):
-            self._logger.warning(
-                "Marking duplicate log %s as stray: keeping the log in %s", log.directory, directory.path
-            )
+            self._logger.warning(marking, log.directory, directory.path)
             self.mark_stray(log)
         else:
             raise StorageError(
