@@ -60,7 +60,7 @@ serve: $(READY) ## run one broker on 127.0.0.1:9092
 test: $(READY) ## run the tests, which need only Python
 	$(BIN)/python -m pytest $(PARALLEL) tests/ $(ARGS)
 
-# One process per package: the modules of kwire stay imported, and so do the doubles of their tests.
+# Each package has a process of its own, because kwire's modules and the test doubles in them stay imported.
 PORTABLE := $(filter-out %__pycache__/,$(wildcard tests/broker/*/) $(filter-out \
 	$(addprefix tests/,broker/ docker/ interop/ portable/),$(wildcard tests/*/)))
 .PHONY: test-portable

@@ -27,10 +27,10 @@ NO_MUSL_WHEELS = "google-re2"
 
 
 class DependenciesHook(MetadataHookInterface):
-    """Sets the dependencies for the platform of the build.
+    """The metadata hook that sets the dependencies for the platform of the build.
 
-    In an unpacked sdist, hatchling reads the dependencies from PKG-INFO, which another platform may have
-    written. It calls this hook nevertheless, because the entry points are dynamic and not in PKG-INFO.
+    In an unpacked sdist, hatchling reads the dependencies from PKG-INFO, which may be from another platform.
+    hatchling calls this hook nevertheless, because the entry points are dynamic and not in PKG-INFO.
     """
 
     PLUGIN_NAME = "custom"

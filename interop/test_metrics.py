@@ -49,9 +49,9 @@ SOFTWARE = "kafka_server_socket_server_metrics_connections"
 NO_NUMBERS = "kafka_server_raftmetrics_current_state"
 """An attribute with a text as value, which the exporter reads only with a rule."""
 OWN = "kafka_server_client_metrics_dropped_points_total"
-"""A metric that Kafka does not have: there, a plugin receives the pushed metrics."""
+"""A metric that Kafka does not have, because in Kafka a plugin receives the metrics that clients push."""
 WITHOUT_COUNTERPART = "jmx_", "jvm_", "java_", "process_"
-"""Prefixes of metrics of the exporter, of the JVM and of processes."""
+"""Prefixes of the metrics of the exporter, of the JVM and of processes, which are not compared."""
 
 
 DIRECTORY = re.compile(r"/\S*/interop-(?:apache|kwire)-\w+")

@@ -17,7 +17,7 @@ from kwire.pipeline.segments.stream import Offsets, latest_offsets, limit_offset
 
 
 class LimitedStreamReader(SegmentStreamReader, SupportsTriggerAvailableNow):
-    """A reader that Spark passes the start offsets and the limit of the next micro-batch."""
+    """A reader to which Spark passes the start offsets and the limit of the next micro-batch."""
 
     def __init__(self, options: Options, columns: list[str]) -> None:
         super().__init__(options, columns)

@@ -206,7 +206,7 @@ class ChildProcess:
         return ours
 
     def _await_receipt(self, connection: _socket.socket) -> None:
-        """Wait until the child process has received its end. Raises EOFError if it has ended.
+        """Wait until the child process has received the other end. Raises EOFError if the process has ended.
 
         macOS may lose a descriptor that is closed before the other process has received it.
         """

@@ -96,7 +96,7 @@ def read_only(tmp_path: Path) -> Path:
     return directory
 
 
-def test_read_only_directory(read_only: Path) -> None:
+def test_read_only_directory_gets_advice(read_only: Path) -> None:
     """The default data directory is in the current directory."""
     line = refused(*ANY_PORT, cwd=read_only)
     assert re.fullmatch(
@@ -140,7 +140,7 @@ def test_proxies_are_not_used_on_loopback(tmp_path: Path) -> None:
 OLD = "import sys; sys.version_info, sys.version = (3, 10, 2), '3.10.2 (main)'; "
 
 
-def test_old_python_is_one_line() -> None:
+def test_command_on_an_old_python_names_the_needed_version() -> None:
     program = "import runpy; runpy.run_module('kwire', run_name='__main__')"
     done = run(sys.executable, "-c", OLD + program, cwd=ROOT)
     assert (done.returncode, done.stderr) == (
@@ -149,7 +149,7 @@ def test_old_python_is_one_line() -> None:
     )
 
 
-def test_old_python_in_tests_is_named() -> None:
+def test_import_on_an_old_python_names_the_needed_version() -> None:
     done = run(sys.executable, "-c", OLD + "import kwire.testing", cwd=ROOT)
     assert done.stderr.splitlines()[-1] == (
         "ImportError: kwire needs Python 3.11 or newer, and this is Python 3.10.2"

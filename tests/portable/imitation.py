@@ -35,7 +35,7 @@ _DELEGATING = ("pathlib", "os", "io", "shutil", "genericpath", "posixpath", "con
 
 
 class Copy(ModuleType):
-    """A module that lacks some names of a real module, and adds others. All else is the real one's."""
+    """A view of a real module that hides some of its names, and adds or replaces others."""
 
     def __init__(self, real: ModuleType, missing: Sequence[str], added: Mapping[str, Any]) -> None:
         super().__init__(real.__name__)
@@ -156,7 +156,7 @@ def _fcntl(fd: Any, cmd: int, arg: Any = 0) -> Any:
 
 
 def _flock(fd: Any, operation: int) -> None:
-    """Lock a file, as macOS does: also against the locks of fcntl."""
+    """Lock a file. As on macOS, the lock also excludes the locks of fcntl."""
     real_calls.fcntl.flock(fd, operation)
     kind = fcntl.F_UNLCK if operation & fcntl.LOCK_UN else fcntl.F_WRLCK
     descriptor = fd if isinstance(fd, int) else fd.fileno()

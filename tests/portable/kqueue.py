@@ -87,7 +87,7 @@ class kqueue:
         self._timers: dict[int, tuple[int, Any, _Filter]] = {}
         """The number, the timer and the filter of each timer, by the descriptor of the timer."""
         self._free_timers: dict[int, Any] = {}
-        """Timers that are not set, by descriptor. There is always one, since a timer of kqueue needs none."""
+        """Unused timers by descriptor. There is always one, because a timer of kqueue needs no descriptor."""
         self._add_free_timer()
         _ALL.add(self)
 

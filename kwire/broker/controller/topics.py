@@ -74,7 +74,7 @@ class TopicDefaults:
         unclean_leader_election: bool = False,
         ignores_case: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`ignores_case` returns whether the file system cannot tell names apart that differ only in case."""
+        """`ignores_case` returns whether names that differ only in case are the same in the file system."""
         self.num_partitions = num_partitions
         self.replication_factor = replication_factor
         self.min_insync_replicas = min_insync_replicas

@@ -48,7 +48,7 @@ class _InFlight(NamedTuple):
 
     address: PeerAddress
     epoch: int | None
-    """The leader epoch known when the request was sent; None if a later one does not matter."""
+    """The leader epoch when the request was sent; None if a later epoch does not cause a retry."""
 
 
 class _Waiting(NamedTuple):

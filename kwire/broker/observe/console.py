@@ -130,7 +130,7 @@ class ConsoleProcess:
             self._stop_watching()
 
     def _stop_watching(self) -> None:
-        """Expect no more receipts, because the process has ended or is ended now."""
+        """Stop waiting for receipts, because the process has ended or is being stopped."""
         if self._is_watching and self._channel is not None:
             self._is_watching = False
             self._running.loop.unwatch(self._channel.fileno())

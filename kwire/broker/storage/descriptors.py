@@ -53,7 +53,7 @@ def _count_references(files: Mapping[str, object], path: str) -> int:
 _UNUSED_REFERENCES: Final = _count_references(OrderedDict({"": object()}), "")
 """The references to a file that only the cache refers to.
 
-It is measured, because releases of Python differ in which references they count while a function is called.
+The number is measured, because releases of Python count different references during a function call.
 """
 
 

@@ -88,9 +88,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _note_unserved_features(config: BrokerConfig, features: Mapping[str, int], release: str | None) -> None:
-    """Print a note if the new cluster has features with which kwire's brokers cannot register.
+    """Print a note if the new cluster has features that prevent kwire's brokers from registering.
 
-    These are defaults of Apache Kafka, whose nodes can be formatted here too.
+    Apache Kafka enables these features by default, and its directories can be formatted here, too.
     """
     dynamic = not config.value("controller.quorum.voters")
     levels = unserved_levels(dict(effective_levels(features, release, dynamic_quorum=dynamic)))
@@ -98,7 +98,8 @@ def _note_unserved_features(config: BrokerConfig, features: Mapping[str, int], r
         shown = " and ".join(f"{name} {level}" for name, level in levels.items())
         needed = " ".join(f"--feature {name}=0" for name in levels)
         print(
-            f"kwire: the cluster starts with {shown}, which only the kwire broker of a sole voter can join: "
-            f"for more kwire brokers, remove the directories and format them with {needed}",
+            f"kwire: the cluster starts with {shown}, which kwire brokers do not support: only the broker of "
+            f"a sole voter can join. For more kwire brokers, remove the directories and format them with "
+            f"{needed}",
             file=sys.stderr,
         )

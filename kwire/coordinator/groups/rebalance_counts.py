@@ -10,9 +10,9 @@ class RebalanceCounts:
 
     def __init__(self) -> None:
         self.classic_completed = 0
-        """How often a classic group became Stable, because the assignment of its leader was committed."""
+        """The number of times that a classic group became Stable because its assignment was committed."""
         self.consumer = 0
-        """How often a request or a resolved regular expression bumped the epoch of a consumer group.
+        """The number of bumps of the epoch of a consumer group by requests and resolved regular expressions.
 
-        As in Kafka, the removal of a member bumps the epoch without being counted.
+        As in Kafka, a bump because of the removal of a member is not counted.
         """

@@ -1,8 +1,8 @@
 """The operating systems on which a broker runs, and what differs between them.
 
-`events` has what an event loop waits for, `files` has operations on files, `sockets` has options of sockets,
-and `processes` has what the system knows about processes. Each module chooses an implementation once, on
-import. All other modules use only what Linux and macOS have in common.
+`events` has pollers, timers and wake-ups of an event loop, `files` has operations on files, `sockets` has
+options of sockets, and `processes` has the CPU time, arguments, priorities and limits of processes. Each
+module chooses an implementation once, on import. All other modules use only functions that both systems have.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sys
 from typing import Any, Final
 
 SENTENCE: Final = (
-    "kwire's broker runs on Linux and macOS only: elsewhere, use the container image (docker/README.md), "
-    "or on Windows WSL"
+    "kwire's broker runs only on Linux and macOS: on other systems, use the container image "
+    "(docker/README.md), or WSL on Windows"
 )
 IS_SUPPORTED: Final = sys.platform in ("linux", "darwin")
 

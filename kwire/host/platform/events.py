@@ -34,7 +34,7 @@ class Poller(Protocol):
         """Stop watching a descriptor."""
 
     def poll(self, timeout: float, maxevents: int, /) -> list[tuple[int, int]]:
-        """Return ready descriptors with their events. A negative timeout (seconds) is no timeout."""
+        """Return ready descriptors with their events. A negative timeout (in seconds) waits without limit."""
 
     def fileno(self) -> int:
         """Return a descriptor that is readable while any event is ready."""
@@ -107,7 +107,7 @@ if sys.platform == "darwin":
             self.kqueue.close()
 
     class KqueueTimer:
-        """A timer of a kqueue, which removes the timer when it reports it."""
+        """A one-shot timer of a kqueue. The kqueue removes the timer when it reports the expiry."""
 
         fd = _TIMER
 

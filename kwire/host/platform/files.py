@@ -14,7 +14,7 @@ else:
     import fcntl as _fcntl
     from types import SimpleNamespace
 
-    # Not the module, because pyfakefs replaces attributes that are modules with this name.
+    # A copy of the module's names, because pyfakefs replaces every attribute that is the module `fcntl`.
     _NAMES = ("F_FULLFSYNC", "F_OFD_SETLK", "F_WRLCK", "LOCK_EX", "LOCK_NB", "fcntl", "flock")
     fcntl = SimpleNamespace(**{name: getattr(_fcntl, name) for name in _NAMES if hasattr(_fcntl, name)})
 
@@ -40,9 +40,10 @@ if sys.platform == "darwin":
     sync_data = sync_file
 
     def lock_file(descriptor: int) -> None:
-        """Lock a file for this open file. Raises OSError with EAGAIN or EACCES if it is locked already.
+        """Lock a file. Raises OSError with EAGAIN or EACCES if the file is already locked.
 
-        On macOS, this lock also excludes the locks of fcntl, which Apache Kafka uses.
+        The lock belongs to the open file, not to the process. On macOS, it also excludes the locks of fcntl,
+        which Apache Kafka uses.
         """
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -78,7 +79,7 @@ elif sys.platform == "linux":
     _WHOLE_FILE: Final = pack("hhqqi0q", fcntl.F_WRLCK, SEEK_SET, 0, 0, 0)
     """The kernel's `struct flock` for a lock on the complete file."""
 
-    # Not `sync_file = os.fsync`, because pyfakefs would replace it.
+    # A function of its own, because pyfakefs would replace `sync_file` if it were `os.fsync`.
     def sync_file(descriptor: int) -> None:
         """Make a file or the names in a directory durable."""
         os.fsync(descriptor)
@@ -88,9 +89,10 @@ elif sys.platform == "linux":
         os.fdatasync(descriptor)
 
     def lock_file(descriptor: int) -> None:
-        """Lock a file for this open file. Raises OSError with EAGAIN or EACCES if it is locked already.
+        """Lock a file. Raises OSError with EAGAIN or EACCES if the file is already locked.
 
-        The lock also excludes the locks of fcntl, which Apache Kafka uses.
+        The lock belongs to the open file, not to the process. It also excludes the locks of fcntl, which
+        Apache Kafka uses.
         """
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
 

@@ -1,4 +1,4 @@
-"""What the system knows about processes, and their priorities and limits."""
+"""The CPU time, arguments, priorities and limits of processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,11 @@ if sys.platform == "darwin":
         """Run this thread only when a processor is idle, where the system supports that."""
 
     def watch_process(poll: select.poll, pid: int) -> float | None:
-        """Let `poll` return when a process ends; return how often to check it in ms, or None for never."""
+        """Make `poll` return when a process ends.
+
+        Returns None, or the interval in ms at which the caller must check the process, if the system does not
+        support this.
+        """
         return 1_000
 
 elif sys.platform == "linux":
@@ -82,7 +86,11 @@ elif sys.platform == "linux":
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
     def watch_process(poll: select.poll, pid: int) -> float | None:
-        """Let `poll` return when a process ends; return how often to check it in ms, or None for never."""
+        """Make `poll` return when a process ends.
+
+        Returns None, or the interval in ms at which the caller must check the process, if the system does not
+        support this.
+        """
         with suppress(OSError):  # an old kernel, or the process has ended
             poll.register(os.pidfd_open(pid), select.POLLIN)
         return None

@@ -1,4 +1,4 @@
-"""A broker without google-re2, as on musl: it refuses regular expressions, and nothing else changes."""
+"""A broker without google-re2, as on musl. It refuses regular expressions, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_subscription_with_a_regular_expression_is_invalid(broker: Broker) -> No
 @pytest.mark.parametrize(
     ("protocol", "topic"), [("consumer", "orders"), ("classic", "orders"), ("classic", "^ord.*")]
 )
-def test_other_subscriptions_work(broker: Broker, protocol: str, topic: str) -> None:
+def test_other_subscriptions_receive_records(broker: Broker, protocol: str, topic: str) -> None:
     """A client that uses the classic protocol matches its expressions itself."""
     with consumer(broker, protocol, topic) as reader:
         message = reader.poll(SECONDS)

@@ -2,8 +2,8 @@
 
 A request of 8 MiB can name 280,000 partitions and takes seconds. Apache Kafka handles such a request in one
 of several threads. kwire has one event loop, and serves the other connections between the slices. Requests of
-up to `LARGE_REQUEST_BYTES` are handled at once, because slices would only delay them. Produce has a limit of
-its own, because most of its bytes are records.
+up to `LARGE_REQUEST_BYTES` are handled at once, because slices would only delay them. Produce has a
+higher limit, because most of its bytes are records.
 
 If the client disconnects, a request that only reads is dropped. Other requests still take effect, as in
 Apache Kafka.

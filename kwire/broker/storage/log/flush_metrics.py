@@ -25,7 +25,7 @@ class FlushMetrics:
 
 
 class FlushTimer:
-    """The time in which one flush has synced files, in seconds. The worker thread of the flush adds to it."""
+    """The time that one flush has needed to sync files, in seconds. The flush's worker thread adds to it."""
 
     __slots__ = ("duration_s",)
 

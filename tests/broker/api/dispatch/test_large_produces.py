@@ -120,7 +120,7 @@ def test_other_connections_are_served_during_a_large_produce(broker: NodeHarness
 
 
 def test_produce_behind_a_large_produce_waits_until_it_has_appended(broker: NodeHarness) -> None:
-    """The produce then does not wait for the response, as behind a small produce."""
+    """As behind a small produce, it does not wait for the response of the produce before it."""
     client = broker.connect()
     begin(broker, client, produce(("b", range(FEW_BYTES)), ("a", range(EXISTING))))
     behind = frame(PRODUCE_VERSION, produce_request("a"))
@@ -183,7 +183,7 @@ def test_large_commit_is_made_after_the_client_has_disconnected(broker: NodeHarn
     ],
     ids=["partition named twice", "transaction without id"],
 )
-def test_error_of_a_whole_large_produce(
+def test_error_of_a_large_produce_is_returned_for_every_partition(
     broker: NodeHarness, request_: ProduceRequest, code: ErrorCode
 ) -> None:
     found = results(broker.call(PRODUCE_VERSION, request_))
