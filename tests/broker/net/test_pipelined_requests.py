@@ -61,6 +61,19 @@ POLL: Request = (
         topics=[FetchTopic(topic="a", partitions=[FetchPartition(partition=0, partition_max_bytes=1 << 20)])],
     ),
 )
+LARGE_POLL: Request = (
+    FETCH_VERSION,
+    FetchRequest(
+        max_wait_ms=LONG_MS,
+        min_bytes=1,
+        topics=[
+            FetchTopic(
+                topic="a", partitions=[FetchPartition(partition=0, partition_max_bytes=1 << 20)] * 5_000
+            )
+        ],
+    ),
+)
+"""A poll that the broker reads in many turns of its event loop."""
 LATEST_OFFSET: Request = (
     5,
     ListOffsetsRequest(
@@ -176,6 +189,8 @@ async def test_request_after_delayed_fetches_completes_them() -> None:
         for before, pipelined in (
             ([POLL], LATEST_OFFSET),
             ([POLL, POLL], LATEST_OFFSET),
+            ([LARGE_POLL], LATEST_OFFSET),
+            ([LARGE_POLL, POLL, LARGE_POLL], LATEST_OFFSET),
             ([POLL, POLL], PRODUCE),
         ):
             *polls, _ = await client.request(*before, pipelined)

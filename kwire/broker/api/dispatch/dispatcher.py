@@ -16,7 +16,6 @@ from kwire.broker.api.dispatch.handlers import (
     import_handler,
 )
 from kwire.broker.api.request.context import DELAYED, Channel, Delayed, RequestContext
-from kwire.broker.api.request.fetch_queue import FetchQueue
 from kwire.broker.api.request.repeated_request import MAX_REPEATED_BYTES, RepeatedRequest
 from kwire.broker.api.request.slices import (
     LARGE_PRODUCE_BYTES,
@@ -183,7 +182,7 @@ class Dispatcher:
     def _run(self, context: RequestContext, steps: Steps) -> None:
         """Run the steps of a request, which takes several turns of the event loop."""
         if context.header.api_key in (_FETCH, _PRODUCE):
-            steps = _before_later_requests(context.channel.fetches, steps)
+            steps = _before_later_requests(context.channel, steps)
         complete_in_slices(self._node.host, context, steps)
 
     def _call(self, handler: Handler, context: RequestContext, request: Message) -> None:
@@ -253,10 +252,11 @@ class Dispatcher:
                 context.complete(reply)
 
 
-def _before_later_requests(fetches: FetchQueue, steps: Steps) -> Steps:
+def _before_later_requests(channel: Channel, steps: Steps) -> Steps:
     """Run the steps of a Fetch or Produce. Later requests of its connection wait until they end."""
-    fetches.begin_slices()
+    channel.fetches.begin_slices()
     try:
         return (yield from steps)
     finally:
-        fetches.end_slices()
+        channel.fetches.end_slices()
+        channel.on_ready(channel)  # later requests need not wait for the response

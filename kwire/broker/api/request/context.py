@@ -120,7 +120,10 @@ class Channel:
         role: ListenerRole = ListenerRole.BROKER,
         request_metrics: RequestMetrics | None = None,
     ) -> None:
-        """`request_metrics` counts each received request and each sent response."""
+        """`request_metrics` counts each received request and each sent response.
+
+        `on_ready` is called when a response is ready, or when requests that had to wait may be handled.
+        """
         self.id = channel_id
         self.peer_host = peer_host
         self.peer_port = peer_port

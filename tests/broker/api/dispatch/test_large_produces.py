@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kwire.broker.api.records.produce import LARGE_PRODUCE
+from kwire.broker.api.request.context import Channel
 from kwire.broker.api.request.request_metrics import RequestMetrics
 from kwire.broker.api.request.slices import LARGE_PRODUCE_BYTES
 from kwire.testing.virtual_node import VirtualClient
@@ -124,10 +125,13 @@ def test_produce_behind_a_large_produce_waits_until_it_has_appended(broker: Node
     client = broker.connect()
     begin(broker, client, produce(("b", range(FEW_BYTES)), ("a", range(EXISTING))))
     behind = frame(PRODUCE_VERSION, produce_request("a"))
+    notified: list[Channel] = []
+    client.channel.on_ready = notified.append
     assert broker.node.must_wait(client.channel, behind)
     while broker.node.must_wait(client.channel, behind):
         broker.host.events.soon.popleft()()
     assert not client.channel.slots[-1].completed
+    assert notified == [client.channel]
     broker.node.handle_frame(client.channel, behind)
     broker.turn()
     assert all(context.completed for context in client.channel.slots)
