@@ -303,6 +303,8 @@ class _LargeOffsetFetch:
         self._results: dict[int, ErrorCode | _Snapshot] = {}
         """The error or the offsets of each group, by the group's position in the request."""
         self._is_delayed = False
+        self._entries = 0
+        """The number of groups, topics and partitions in the response so far."""
 
     def steps(self) -> Steps:
         for number, group in enumerate(self._groups):
@@ -335,6 +337,8 @@ class _LargeOffsetFetch:
     def _response(self) -> Generator[None, None, OffsetFetchResponse]:
         response = OffsetFetchResponse(topics=[], groups=[])
         for number, group in enumerate(self._groups):
+            if self._ends_slice():
+                yield
             result = self._results[number]
             code = ErrorCode.NONE if isinstance(result, _Snapshot) else result
             if self._version >= FIRST_VERSION_WITH_GROUPS:
@@ -364,8 +368,9 @@ class _LargeOffsetFetch:
     ) -> Generator[None, None, list[TopicT]]:
         """Return the topics of a group. `error` is the error of each partition. Yield between slices."""
         topics: list[TopicT] = []
-        in_slice = 0
         for requested in snapshot.requested:
+            if self._ends_slice():
+                yield
             topic: Any = topic_class(name=requested.name or "", partitions=[])
             if topic_class is OffsetFetchResponseTopics:
                 topic.topic_id = requested.topic_id
@@ -381,13 +386,14 @@ class _LargeOffsetFetch:
                         error_code=unknown or code,
                     )
                 )
-                in_slice += 1
-                if not in_slice % SLICE_PARTITIONS:
+                if self._ends_slice():
                     yield
-            in_slice += 1
-            if not in_slice % SLICE_PARTITIONS:
-                yield
         return topics
+
+    def _ends_slice(self) -> bool:
+        """Count an entry of the response, and return whether a slice ends."""
+        self._entries += 1
+        return not self._entries % SLICE_PARTITIONS
 
 
 def _requested_topics(

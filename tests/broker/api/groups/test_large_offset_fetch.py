@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES
+from kwire.broker.api.groups import offsets
+from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES, SLICE_PARTITIONS, InSlices
 from kwire.testing.virtual_node import VirtualClient
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
 from kwire.wire.messages.metadata import MetadataRequest
@@ -24,7 +26,7 @@ from kwire.wire.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from kwire.wire.primitives import Uuid
-from kwire.wire.registry import decode_response, encode_request
+from kwire.wire.registry import RequestHeader, decode_response, encode_request
 from tests.node_harness import NodeHarness
 
 COMMITTED = 3
@@ -139,6 +141,21 @@ def test_commit_during_a_large_offset_fetch_does_not_change_its_response(broker:
     broker.turn()
     found = client.receive(version, OffsetFetchRequest).topics[0].partitions
     assert [one.committed_offset for one in found[-COMMITTED:]] == [12, 11, 10]
+
+
+def test_groups_of_a_large_offset_fetch_are_in_several_slices(broker: NodeHarness) -> None:
+    """The response has three entries for each group: the group, a topic and a partition."""
+    groups = 1_000
+    topics = [OffsetFetchRequestTopics(name="a", partition_indexes=[0])]
+    request = OffsetFetchRequest(
+        groups=[OffsetFetchRequestGroup(group_id=f"g{number}", topics=topics) for number in range(groups)]
+    )
+    header = RequestHeader(ApiKey.OFFSET_FETCH, FIRST_VERSION_WITH_GROUPS, 1, "me")
+    context = broker.connect().channel.open_slot(header, 0, LARGE_REQUEST_BYTES + 1)
+    large = offsets.offset_fetch(broker.node, context, request)
+    assert isinstance(large, InSlices)
+    slices = sum(1 for _ in large.steps)
+    assert slices == groups // SLICE_PARTITIONS + 3 * groups // SLICE_PARTITIONS
 
 
 def test_other_connections_are_served_during_a_large_offset_fetch(broker: NodeHarness) -> None:
