@@ -79,7 +79,7 @@ def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -
         if in_transaction and request.transactional_id is None:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     except ApiError as error:
-        return produce.fail_request(error)
+        return InSlices(produce.fail_request(error))
     produce.append_all(request.topic_data, headers)
     produce.all_sent = True
     produce.maybe_finish()
@@ -176,7 +176,7 @@ class _Produce:
             if in_transaction and request.transactional_id is None:
                 raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         except ApiError as error:
-            return self.fail_request(error)
+            return (yield from self.fail_request(error))
         responses = self._response.responses
         appended = in_slice = 0
         for topic in request.topic_data:
@@ -197,30 +197,28 @@ class _Produce:
         self.maybe_finish()
         return DELAYED
 
-    def fail_request(self, error: ApiError) -> ProduceResponse | Delayed:
+    def fail_request(self, error: ApiError) -> Steps:
         """Return a response with the error for every partition. With acks=0, close the connection instead."""
         count = sum(len(topic.partition_data) for topic in self._request.topic_data)
         self._context.record_error(error.code, count)
         if self._request.acks == 0:
             self._context.close_connection()
             return DELAYED
-        self._response.responses = [
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
+        # As in Kafka, UNKNOWN_SERVER_ERROR has no message.
+        message = None if error.code == ErrorCode.UNKNOWN_SERVER_ERROR else error.message
+        failed = 0
+        for topic in self._request.topic_data:
+            response = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
+            self._response.responses.append(response)
+            for data in topic.partition_data:
+                response.partition_responses.append(
                     PartitionProduceResponse(
-                        index=data.index,
-                        error_code=error.code,
-                        base_offset=-1,
-                        # As in Kafka, UNKNOWN_SERVER_ERROR has no message.
-                        error_message=None if error.code == ErrorCode.UNKNOWN_SERVER_ERROR else error.message,
+                        index=data.index, error_code=error.code, base_offset=-1, error_message=message
                     )
-                    for data in topic.partition_data
-                ],
-            )
-            for topic in self._request.topic_data
-        ]
+                )
+                failed += 1
+                if not failed % SLICE_PARTITIONS:
+                    yield
         return self._response
 
     def _append(

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from kwire.broker.api.records.produce import LARGE_PRODUCE
+from kwire.broker.api.records.produce import LARGE_PRODUCE, handle
 from kwire.broker.api.request.context import Channel
 from kwire.broker.api.request.request_metrics import RequestMetrics
-from kwire.broker.api.request.slices import LARGE_PRODUCE_BYTES
+from kwire.broker.api.request.slices import LARGE_PRODUCE_BYTES, SLICE_PARTITIONS, InSlices
 from kwire.testing.virtual_node import VirtualClient
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import build
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -25,7 +26,7 @@ from kwire.wire.messages.offset_commit import (
 )
 from kwire.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kwire.wire.registry import encode_request
+from kwire.wire.registry import RequestHeader, encode_request
 from tests.node_harness import PRODUCE_VERSION, NodeHarness, produce_request
 
 NOW_MS = 1_700_000_000_000
@@ -193,6 +194,14 @@ def test_error_of_a_large_produce_is_returned_for_every_partition(
     found = results(broker.call(PRODUCE_VERSION, request_))
     assert {one for _, of_topic in found for _, one, _ in of_topic} == {code}
     assert end_offsets(broker) == [0] * EXISTING
+
+
+def test_error_of_a_whole_large_produce_is_in_slices(broker: NodeHarness) -> None:
+    request = produce(("b", range(FEW_BYTES - 1)), ("b", range(1)))
+    header = RequestHeader(ApiKey.PRODUCE, PRODUCE_VERSION, 1, "me")
+    large = handle(broker.node, broker.connect().channel.open_slot(header, 0), request)
+    assert isinstance(large, InSlices)
+    assert sum(1 for _ in large.steps) == 2 * (FEW_BYTES // SLICE_PARTITIONS)
 
 
 def test_wait_of_a_large_produce_for_its_write_is_remote_time(broker: NodeHarness) -> None:
