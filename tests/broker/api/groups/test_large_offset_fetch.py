@@ -12,7 +12,6 @@ from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
-from kwire.wire.messages.metadata import MetadataRequest
 from kwire.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -156,11 +155,3 @@ def test_groups_of_a_large_offset_fetch_are_in_several_slices(broker: NodeHarnes
     assert isinstance(large, InSlices)
     slices = sum(1 for _ in large.steps)
     assert slices == groups // SLICE_PARTITIONS + 3 * groups // SLICE_PARTITIONS
-
-
-def test_other_connections_are_served_during_a_large_offset_fetch(broker: NodeHarness) -> None:
-    client, other = broker.connect(), broker.connect()
-    begin(broker, client, 7, offset_fetch(broker, 7, ("a", range(PARTITIONS))))
-    other.submit(9, MetadataRequest(topics=[]))
-    assert other.channel.slots[-1].completed
-    assert not client.channel.slots[-1].completed
