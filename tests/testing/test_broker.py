@@ -124,8 +124,8 @@ def test_two_brokers_run_independently(process: Process) -> None:
         assert topics(other) == []
 
 
-@pytest.mark.proc
-def test_invalid_config_is_refused_without_leaking_resources(process: Process) -> None:
+def refused_start(process: Process) -> None:
+    """Start a broker with an invalid configuration, and check that no thread or descriptor is left."""
     if process == "child":
         assert not Broker(process=process).requests, "the child process is running now"
     before = resources()
@@ -134,6 +134,21 @@ def test_invalid_config_is_refused_without_leaking_resources(process: Process) -
     threads, descriptors = resources()
     assert set(threads) <= set(before[0])
     assert set(descriptors) <= set(before[1])
+
+
+@pytest.mark.proc
+def test_invalid_config_is_refused_without_leaking_resources(process: Process) -> None:
+    run_alone(f"refused_start({process!r})")
+
+
+def run_alone(call: str) -> None:
+    """Run a function of this module in a process in which no other code opens files or starts threads."""
+    program = f"from tests.testing.test_broker import *; {call}; print('done')"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.stdout == "done\n", done.stderr
 
 
 def resources() -> tuple[list[threading.Thread], list[str]]:
@@ -148,10 +163,7 @@ def resources() -> tuple[list[threading.Thread], list[str]]:
 
 
 def hundred_starts() -> None:
-    """Start and stop a hundred brokers, and check that no thread, descriptor or node is left.
-
-    Call this in a separate process, in which no other code opens files or starts threads.
-    """
+    """Start and stop a hundred brokers, and check that no thread, descriptor or node is left."""
     with Broker() as broker:
         create(broker, "once")
     gc.collect()
@@ -167,12 +179,7 @@ def hundred_starts() -> None:
 
 @pytest.mark.proc
 def test_hundred_starts_leak_no_threads_or_descriptors() -> None:
-    program = "from tests.testing.test_broker import hundred_starts; hundred_starts(); print('done')"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.stdout == "done\n", done.stderr
+    run_alone("hundred_starts()")
 
 
 def test_advance_runs_timers_in_order_before_it_returns() -> None:

@@ -93,7 +93,7 @@ def test_corrupt_partition_metadata_takes_its_log_dir_offline(
     with caplog.at_level(logging.ERROR):
         node = start(harness.disk)
     assert offline(node) == second
-    assert f"{len(second)} replicas on broker 1 are offline, because" in caplog.text
+    assert f"Broker 1 has {len(second)} replicas offline, because" in caplog.text
     assert f": {', '.join(second)}" in caplog.text
     assert (
         f"Log directory /d2 is offline: /d2/{second[0]}/partition.metadata has no valid topic_id"
