@@ -250,13 +250,17 @@ class Descriptors(Generic[F]):
                 self._is_worker_waiting = False
                 return result
             self._is_worker_waiting = True
-            self.call_owner(self._cache.give_back)
+            self.call_owner(self.relieve_worker)
             sleep(WORKER_RETRY_SECONDS)
 
     def relieve_worker(self) -> None:
-        """Free a descriptor for a worker that waits for one, while the event loop's thread waits for it."""
+        """Free a descriptor for a worker that waits for one, in the thread of the event loop.
+
+        If all files are in use, the worker gets a spare descriptor: the work that uses the files may wait
+        behind this worker.
+        """
         if self._is_worker_waiting and not self._cache.give_back() and self._spares:
-            os.close(self._spares.pop())
+            self._worker_spare.append(self._spares.pop())
 
     # --- operations that must not stop in the middle: `with descriptors:`
 

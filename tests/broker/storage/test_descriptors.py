@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import pytest
 
@@ -133,6 +135,28 @@ def test_worker_waits_for_a_descriptor(disk: RealDisk, paths: list[str]) -> None
         hog.free(1)
         thread.join(SECONDS)
         assert not thread.is_alive()
+    assert disk.read(paths[0]) == b"new"
+
+
+def test_worker_gets_a_spare_descriptor_while_all_files_are_in_use(disk: RealDisk, paths: list[str]) -> None:
+    """The flushes that use the files may wait behind this worker."""
+    requests: SimpleQueue[Callable[[], object]] = SimpleQueue()
+    descriptors = disk.descriptors
+    descriptors.call_owner = requests.put
+    in_use = [disk.open(path) for path in paths]
+    with no_free_descriptors() as hog:
+        os.close(descriptors._worker_spare.pop())
+        hog.take_all()  # another thread took the spare descriptor of the workers
+        thread = threading.Thread(target=lambda: disk.write(paths[0], b"new", sync=True), daemon=True)
+        thread.start()
+        for _ in range(20):
+            try:
+                requests.get(timeout=0.2)()
+            except Empty:
+                break
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+    assert len(in_use) == len(paths)
     assert disk.read(paths[0]) == b"new"
 
 
