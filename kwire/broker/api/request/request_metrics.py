@@ -1,7 +1,7 @@
 """Request metrics of a node: counts and durations per API version, and the log of the last requests.
 
 There are no histograms. Quantiles are computed on demand from the last durations of an API, so a request only
-appends its duration to a ring, and a scrape sorts the ring. Logging a request and its response takes 0.7 µs;
+appends its duration to a ring, and a scrape sorts the ring. Logging and counting a request takes 0.9 µs;
 handling a request takes at least 15 µs.
 """
 
