@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
@@ -42,7 +43,13 @@ def credential_infos(admin: AdminClient, name: str) -> list[Any]:
 
 
 def has_credentials(admin: AdminClient, name: str, count: int) -> bool:
-    return len(credential_infos(admin, name)) == count
+    """Return whether the broker has these credentials. It learns of them a moment after the controller."""
+    try:
+        return len(credential_infos(admin, name)) == count
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.RESOURCE_NOT_FOUND:
+            raise
+        return False
 
 
 @scenario(seconds=120)
