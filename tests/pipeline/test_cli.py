@@ -18,8 +18,8 @@ def test_help_lists_the_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["pipeline", "--help"])
     assert ended.value.code == 0
-    told = capsys.readouterr().out
-    assert all(job in told for job in cli.JOBS)
+    output = capsys.readouterr().out
+    assert all(job in output for job in cli.JOBS)
 
 
 def test_a_missing_package_is_named(
@@ -27,9 +27,9 @@ def test_a_missing_package_is_named(
 ) -> None:
     monkeypatch.setitem(cli.NEEDED, "no_such_module", "no-such-package")
     assert main(["pipeline", "audit", "--config", "job.toml"]) == FAILED
-    told = capsys.readouterr().err
-    assert "no-such-package; run pip install 'kwire[spark]'" in told
-    assert told.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert "no-such-package; run pip install 'kwire[spark]'" in errors
+    assert errors.count("\n") == 1
 
 
 def test_an_unknown_key_is_a_one_line_error(
@@ -63,9 +63,9 @@ def test_an_unreachable_cluster_is_reported(
     config = tmp_path / "job.toml"
     config.write_text('[input.options]\n"kafka.bootstrap.servers" = "127.0.0.1:1"\n')
     assert main(["pipeline", "archive", "--config", str(config)]) == FAILED
-    told = capsys.readouterr().err
-    assert told.startswith("kwire pipeline: cannot connect to 127.0.0.1:1: check input.options.")
-    assert told.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("kwire pipeline: cannot connect to 127.0.0.1:1: check input.options.")
+    assert errors.count("\n") == 1
 
 
 def test_a_task_error_is_extracted_from_spark_output(

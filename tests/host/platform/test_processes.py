@@ -1,4 +1,4 @@
-"""What the system knows about processes."""
+"""The CPU time, arguments, priorities and limits of processes."""
 
 from __future__ import annotations
 

@@ -129,9 +129,8 @@ def test_a_request_whose_slot_was_reused_is_listed_last() -> None:
     assert expected == logged_request(header, channel, 10, 20, 0.0, 30.0)
 
 
-def test_each_request_is_recorded_with_its_client_id() -> None:
-    request_metrics = RequestMetrics(lambda: 0.0)
-    channel = Channel(
+def channel_with(request_metrics: RequestMetrics) -> Channel:
+    return Channel(
         7,
         peer_host="::1",
         listener="PLAINTEXT",
@@ -139,6 +138,11 @@ def test_each_request_is_recorded_with_its_client_id() -> None:
         logger=NodeLogger("kwire.requests", ""),
         request_metrics=request_metrics,
     )
+
+
+def test_each_request_is_recorded_with_its_client_id() -> None:
+    request_metrics = RequestMetrics(lambda: 0.0)
+    channel = channel_with(request_metrics)
     names = ["a", None, "b", "b", "x" * 30_000, "b", "", "y" * 300, None]
     for number, name in enumerate(names):
         channel.open_slot(RequestHeader(ApiKey.PRODUCE, 9, number, name), 0, 10)
@@ -151,14 +155,7 @@ def test_a_closed_connection_ends_the_times_of_its_requests_but_not_their_log_en
     request_metrics = RequestMetrics(lambda: now[0])
     slow: list[LoggedRequest] = []
     request_metrics.watch_slow(2.0, slow.append)
-    channel = Channel(
-        7,
-        peer_host="::1",
-        listener="PLAINTEXT",
-        on_ready=lambda channel: None,
-        logger=NodeLogger("kwire.requests", ""),
-        request_metrics=request_metrics,
-    )
+    channel = channel_with(request_metrics)
     header = RequestHeader(ApiKey.PRODUCE, 9, 17, "me")
     context = channel.open_slot(header, 0, 10)
     now[0] = 1.0
