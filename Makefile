@@ -182,7 +182,7 @@ lock: $(READY) ## pin the newest versions that pyproject.toml allows
 	$(COMPILE) --upgrade --extra dev --output-file requirements/dev.lock pyproject.toml
 	$(COMPILE) --upgrade --group build --constraint requirements/dev.lock --output-file requirements/build.lock
 	$(COMPILE) --upgrade --group oldest --no-deps --output-file requirements/oldest.lock
-	$(COMPILE) --upgrade --extra spark --group spark-newest --output-file requirements/spark.lock pyproject.toml
+	$(COMPILE) --upgrade --extra spark --output-file requirements/spark.lock pyproject.toml
 	$(COMPILE) --upgrade --extra spark --group spark-oldest --output-file requirements/spark-oldest.lock pyproject.toml
 	@! grep -nE '^-|://' requirements/*.lock || { echo "a lock file names an index or a path." >&2; exit 1; }
 

@@ -66,18 +66,25 @@ MAY_IMPORT: dict[str, set[str]] = {
         "kwire.broker.security",
         "kwire.broker.config.jaas",
     },
+    "kwire.certificates": {"kwire.wire"},
     # The files, and what is in them.
     "kwire.cli.shared": CLIENT_COMMANDS,
-    "kwire.cli.admin": CLIENT_COMMANDS,
+    "kwire.cli.admin": {*CLIENT_COMMANDS, "kwire.certificates"},
     "kwire.cli.records": CLIENT_COMMANDS,
     "kwire.cli.files": CLIENT_COMMANDS,
-    "kwire.cli.doctor": CLIENT_COMMANDS,
+    # Loads the stores of certificates, and finds the endpoints, as a node would.
+    "kwire.cli.doctor": {
+        *CLIENT_COMMANDS,
+        "kwire.broker.net.listeners",
+        "kwire.broker.net.store_files",
+        "kwire.broker.raft.endpoints",
+    },
     # A separate process, which no package imports. It shares the queries and formats of the client commands.
     "kwire.console": {*CLIENT_COMMANDS, "kwire.http"},
     # The command line starts everything else.
     "kwire.cli": {*WITH_NET, "kwire.broker.observe", "kwire.client", "kwire.cli", "kwire.pipeline.cli"},
     "kwire.__main__": {"kwire.cli"},
-    "kwire.testing": {*WITH_NET, "kwire.client"},
+    "kwire.testing": {*WITH_NET, "kwire.client", "kwire.certificates"},
     "simulation": {*WITH_NET, "kwire.client", "kwire.testing"},
     "kwire.testing.plugin": {
         "kwire.testing",
@@ -99,10 +106,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interop.test_batch_validation": {"interop", "kwire.wire", "kwire.broker.storage"},
     # Compares the decoder of Avro values with Avro's Java library, without a broker.
     "interop.test_avro": {"interop", "kwire.pipeline"},
+    # Compares the names of certificates and principals with those of Java, without a broker.
+    "interop.test_certificate_names": {"interop", "kwire.broker.security"},
     # Reads segment files without a broker.
     "interop.test_segment_source": {"interop", "kwire.wire", "kwire.broker.storage", "kwire.pipeline"},
-    "bench": {"kwire.pipeline", "kwire.wire.plural"},  # measures the jobs as a library
-    "kwire.pipeline": {"kwire.wire", "kwire.broker.storage"},
+    # measures the jobs as a library, and makes certificates for both brokers
+    "bench": {"kwire.pipeline", "kwire.wire.plural", "kwire.certificates"},
+    "kwire.pipeline": {"kwire.wire", "kwire.host.platform", "kwire.broker.storage"},
 }
 """Permitted imports of each package, besides itself. Imports run downwards only."""
 
@@ -110,6 +120,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.wire": {"crc32c", "lz4", "snappy", "xxhash", "zstandard"},
     "kwire.wire.columns": {"numpy", "pyarrow"},
     "kwire.broker.storage": {"crc32c"},
+    "kwire.broker.security": {"cryptography"},  # optional
+    "kwire.certificates": {"cryptography"},  # optional
     "kwire.broker.metadata": {"re2"},
     "kwire.coordinator": {"re2", "xxhash"},
     "kwire.cli.records": {"fastavro"},  # optional
@@ -151,12 +163,14 @@ PURE = {"pathlib.PurePath", "pathlib.PurePosixPath"}
 
 MAY_TOUCH_OUTSIDE = {
     "kwire.broker.net",
+    "kwire.broker.security.tls_context",  # builds OpenSSL's contexts, which read keys from files
     "kwire.broker.storage.descriptors",
     "kwire.broker.storage.disk",
     "kwire.broker.storage.cleaner.worker_pool",  # starts the cleaner process
     "kwire.broker.storage.cleaner.worker",  # runs in the cleaner process
     "kwire.host.clock",
     *SYSTEM,
+    "kwire.certificates",  # converts times for `cryptography`, which makes keys from the system's randomness
     "kwire.broker.observe",
     "kwire.cli",
     "kwire.client",

@@ -63,6 +63,20 @@ def test_only_the_io_shell_accesses_the_operating_system() -> None:
     assert not errors, "\n" + "\n".join(errors)
 
 
+def test_only_the_platform_module_syncs_descriptors() -> None:
+    """On macOS, os.fsync leaves the data in the disk's volatile cache, so everything calls `sync_file`."""
+    syncing = {
+        name
+        for name, _, source in modules()
+        if name.startswith("kwire.")
+        and any(
+            isinstance(node, ast.Attribute) and node.attr in {"fsync", "fdatasync"}
+            for node in ast.walk(ast.parse(source))
+        )
+    }
+    assert syncing == {"kwire.host.platform.files"}
+
+
 def test_loggers_name_the_node() -> None:
     errors = [error for name, _, source in modules() for error in logger_errors(name, source)]
     assert not errors, "\n" + "\n".join(errors)
@@ -115,11 +129,12 @@ def test_no_file_contains_a_machine_specific_path() -> None:
 def test_lock_files_pin_every_dependency_and_name_no_index() -> None:
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())
     dependencies = config["tool"]["hatch"]["metadata"]["hooks"]["custom"]["dependencies"]
-    required = {"runtime": dependencies}
+    required = [("runtime", dependencies)]
     for extra, wanted in config["project"]["optional-dependencies"].items():
-        # The extra `regex` names one of the dependencies.
-        required["runtime" if extra == "regex" else extra] = [*dependencies, *wanted]
-    for lock, requirements in required.items():
+        # The extra `regex` names one of the dependencies. The extra `tls` is installed for tests only.
+        lock = {"regex": "runtime", "tls": "dev"}.get(extra, extra)
+        required.append((lock, [*dependencies, *wanted]))
+    for lock, requirements in required:
         text = (ROOT / "requirements" / f"{lock}.lock").read_text()
         pinned = set(re.findall(r"^([a-z0-9-]+)==", text, re.MULTILINE))
         assert {re.split(r"[^\w-]", wanted)[0].lower() for wanted in requirements} <= pinned, lock

@@ -29,14 +29,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = re.compile(r"(echo .*\| |[A-Z_]+=\w+ )?kwire \w|pip install")
 NOT_RUN = re.compile(r"<\w|\.sh\b|/etc/|\bpipeline\b")
-INSTALLS = re.compile(r"^pip install .*\n", re.MULTILINE)
+INSTALLS = re.compile(r"^(?:pip install|uvx) .*\n", re.MULTILINE)
 BLOCKS = {
-    f"{page.name}:{number}": INSTALLS.sub("", block)
+    f"{page.name}:{number}": commands
     for page in PAGES
     for number, block in enumerate(
         re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     )
-    if COMMANDS.match(block) and not NOT_RUN.search(block)
+    if COMMANDS.match(block) and not NOT_RUN.search(block) and (commands := INSTALLS.sub("", block))
 }
 INSTEAD = "kwire cluster up --controllers 3 --brokers 3 "
 FILTER = " | jq .value"
@@ -61,7 +61,7 @@ elif arguments[:2] == ["cluster", "up"]:
     arguments += ["--port", os.environ["CLUSTER_PORT"]]
 elif arguments[0] == "consume" and "--until" not in arguments:
     arguments += ["--until", "end"]
-if arguments[0] not in ("serve", "cluster", "completion", "doctor", "dump"):
+if arguments[0] not in ("serve", "cluster", "certs", "completion", "doctor", "dump"):
     where = "BOOTSTRAP_OF_USERS" if "--command-config" in arguments else "BOOTSTRAP"
     arguments += ["--bootstrap-server", os.environ[where]]
 command = [sys.executable, "-m", "kwire", *arguments]
@@ -173,6 +173,9 @@ def test_pages_have_blocks_to_run() -> None:
 
 @pytest.mark.parametrize("name", list(BLOCKS))
 def test_a_block_of_commands_runs(name: str, environment: dict[str, str], tmp_path: Path) -> None:
+    if "tls/alice.pem" in BLOCKS[name]:
+        run_certs = [str(tmp_path / "bin" / "kwire"), "certs", "tls", "--client", "alice"]
+        subprocess.run(run_certs, cwd=tmp_path, env=environment, check=True, capture_output=True)
     create_example_data(environment["BOOTSTRAP"], has_orders="topics create orders" not in BLOCKS[name])
     block = BLOCKS[name] if shutil.which("jq") else BLOCKS[name].replace(FILTER, "")
     ran = subprocess.run(

@@ -16,7 +16,10 @@ import pytest
 
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS
 from kwire.broker.config import BrokerConfig
+from kwire.broker.net.store_files import RealStoreFiles
+from kwire.broker.security.node_tls import NodeTls
 from kwire.broker.security.settings import listener_security
+from kwire.cli.main import main as run_command
 from kwire.client.security import parse_security
 from kwire.testing import Broker
 from kwire.wire.java_properties import load as read_properties
@@ -104,10 +107,15 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("properties", properties_of(DOCS / "security.md"))
-def test_properties_in_the_pages_are_valid(properties: dict[str, str], tmp_path: Path) -> None:
+SECURITY = properties_of(DOCS / "security.md")
+SASL = [each for each in SECURITY if "sasl.enabled.mechanisms" in each or "sasl.mechanism" in each]
+TLS = [each for each in SECURITY if each not in SASL]
+
+
+@pytest.mark.parametrize("properties", SASL)
+def test_properties_for_sasl_in_the_pages_are_valid(properties: dict[str, str], tmp_path: Path) -> None:
     if "sasl.enabled.mechanisms" in properties:
-        first = properties_of(DOCS / "security.md")[0]
+        first = SASL[0]
         whole = properties if "listeners" in properties else first | properties
         config = BrokerConfig({**whole, "log.dirs": str(tmp_path)})
         assert listener_security(config, "CLIENTS") is not None
@@ -116,6 +124,26 @@ def test_properties_in_the_pages_are_valid(properties: dict[str, str], tmp_path:
             assert int(str(config.value(key))) <= voters.count(",") + 1, f"{key}: there is no coordinator"
     else:
         assert parse_security(properties).credentials is not None
+
+
+@pytest.mark.parametrize("properties", TLS)
+def test_properties_for_tls_in_the_pages_are_valid(
+    properties: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The certificates are those of the commands on the page."""
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["certs", "tls", "--client", "alice"]) == 0
+    assert run_command(["certs", "tls", "--node", "node-1", "--host", "10.0.0.1"]) == 0
+    if "security.protocol" in properties:
+        assert parse_security(properties).tls is not None
+        return
+    whole = properties
+    if "listeners" not in properties:  # the lines change the first example for SASL
+        protocols = SASL[0]["listener.security.protocol.map"].replace("SASL_PLAINTEXT", "SASL_SSL")
+        whole = SASL[0] | properties | {"listener.security.protocol.map": protocols}
+    config = BrokerConfig({**whole, "log.dirs": str(tmp_path)})
+    tls = NodeTls(config, RealStoreFiles())
+    assert any(tls.of(endpoint.name) for endpoint in config.listener_endpoints())
 
 
 def test_migration_example_works() -> None:
@@ -180,4 +208,5 @@ def test_page_inside_names_existing_files_and_code(question: str, paths: list[st
     sources = "\n".join((DOCS.parent / "kwire" / path).read_text() for path in paths)
     named = {part for name in names for part in name.split(".")} - {"_keys", "py", "*_keys", "Key", "observe"}
     assert paths
-    assert {part for part in named if not re.search(rf"(class|def) {part}\b", sources)} == set()
+    defined = r"(?m)(?:class|def) {0}\b|^ *{0}(?:: | = )"
+    assert {part for part in named if not re.search(defined.format(part), sources)} == set()

@@ -178,6 +178,6 @@ def _numbers(text: str) -> set[int]:
 def _versions(served: SupportedApi | None) -> str:
     if served is None:
         return "not served"
-    lowest = served.min_accepted
+    lowest = served.accepted_versions[0]
     versions = f"{lowest}" if lowest == served.max_version else f"{lowest} to {served.max_version}"
     return f"{versions}, with an HTTP port" if served.needs_client_metrics else versions

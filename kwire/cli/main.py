@@ -45,6 +45,7 @@ TOOLS = {
     "logs": "describe and verify log directories, and move replicas between them",
     "users": "manage users that authenticate with SCRAM",
     "tokens": "create, renew and expire delegation tokens",
+    "certs": "make certificates for TLS in development",
     "dump": "print and check the files of a data directory, without a broker",
     "doctor": "check a broker configuration and this machine",
 }
@@ -196,6 +197,12 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="[HOST:]PORT",
         help="serve health checks and metrics over HTTP; HOST defaults to 127.0.0.1 (default: KWIRE_HTTP, or "
         "no HTTP port)",
+    )
+    parser.add_argument(
+        "--http-tls",
+        metavar="LISTENER",
+        help="serve HTTPS on the HTTP port, with the certificates and ssl.client.auth of this TLS listener "
+        "(default: KWIRE_HTTP_TLS, or no TLS)",
     )
     parser.add_argument(
         "--console",

@@ -28,20 +28,7 @@ def find_offsets(
     def attempt() -> None:
         missing = {partition: at for partition, at in timestamps.items() if partition not in found}
         for leader, led in cluster.leaders(missing).items():
-            request = ListOffsetsRequest(
-                replica_id=-1,
-                isolation_level=int(committed),
-                topics=[
-                    ListOffsetsTopic(
-                        name=topic,
-                        partitions=[
-                            ListOffsetsPartition(partition_index=index, timestamp=timestamps[topic, index])
-                            for index in indexes
-                        ],
-                    )
-                    for topic, indexes in group_by_topic(led)
-                ],
-            )
+            request = list_offsets_request({one: timestamps[one] for one in led}, committed=committed)
             for topic_answer in cluster.send_to_node(leader, request, ListOffsetsResponse).topics:
                 for one in topic_answer.partitions:
                     name = topic_answer.name
@@ -51,3 +38,23 @@ def find_offsets(
     if timestamps:
         cluster.retry(attempt)
     return found
+
+
+def list_offsets_request(
+    timestamps: Mapping[TopicPartition, int], *, committed: bool = False
+) -> ListOffsetsRequest:
+    """Return the request for the offset of each timestamp. See `find_offsets` for the arguments."""
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=int(committed),
+        topics=[
+            ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsPartition(partition_index=index, timestamp=timestamps[topic, index])
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in group_by_topic(timestamps)
+        ],
+    )

@@ -21,11 +21,8 @@ UNSUPPORTED_KEYS: Final = (
     "sasl.client.callback.handler.class",
     "sasl.login.callback.handler.class",
     "sasl.login.class",
-    "ssl.cipher.suites",
-    "ssl.engine.factory.class",
-    "ssl.provider",
 )
-"""Keys that only make sense with a JVM. They are rejected, since ignoring them could be insecure."""
+"""Keys of SASL that only make sense with a JVM. They are rejected, since ignoring them could be insecure."""
 
 
 class Security(NamedTuple):
@@ -50,7 +47,7 @@ def parse_security(properties: Mapping[str, str]) -> Security:
         raise ValueError(f"security.protocol={protocol}: expected one of {', '.join(PROTOCOLS)}")
     has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
     for key in UNSUPPORTED_KEYS:
-        if properties.get(key) and (has_tls if key.startswith("ssl.") else has_sasl):
+        if has_sasl and properties.get(key):
             raise ValueError(f"{key} is not supported: remove it")
     tls = None
     if has_tls:

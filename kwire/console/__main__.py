@@ -42,6 +42,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--only-local-names", action="store_true", help="accept only localhost and loopback addresses in URLs"
     )
+    parser.add_argument("--https", action="store_true", help="clients of the connections use TLS")
     parser.add_argument("--read-only", action="store_true")
     parser.add_argument("--credentials-fd", type=int, help="a file with the console's credentials")
     options = parser.parse_args(arguments)
@@ -56,10 +57,16 @@ def main(arguments: Sequence[str]) -> None:
         security=PLAINTEXT if options.credentials_fd is None else _security(options.credentials_fd),
     )
     names = {socket.gethostname(), *options.host}
-    trio.run(_serve, settings, socket.socket(fileno=options.fd), None if options.only_local_names else names)
+    accepted = None if options.only_local_names else names
+    trio.run(_serve, settings, socket.socket(fileno=options.fd), accepted, options.https)
 
 
-async def _serve(settings: ConsoleSettings, channel: socket.socket, names: set[str] | None) -> None:
+async def _serve(
+    settings: ConsoleSettings,
+    channel: socket.socket,
+    names: set[str] | None,
+    is_https: bool,
+) -> None:
     """Serve connections. `names` are the accepted host names, or None for local names only."""
     with Console(settings, secrets.token_urlsafe(24)) as console:
         app = console.app()
@@ -70,7 +77,7 @@ async def _serve(settings: ConsoleSettings, channel: socket.socket, names: set[s
         logger = NodeLogger("kwire.http", node_name(settings.node_id))
         handed = trio.socket.from_stdlib_socket(channel)
         # Exit without waiting for threads.
-        await serve_connections(handed, app, lambda: os._exit(0), logger)
+        await serve_connections(handed, app, lambda: os._exit(0), logger, is_https=is_https)
 
 
 def _security(fd: int) -> Security:

@@ -28,13 +28,16 @@ async def serve_connections(
     app: ASGIApp,
     on_disconnect: Callable[[], None],
     logger: Logger,
+    *,
+    is_https: bool = False,
 ) -> None:
     """Serve the connections whose file descriptors arrive on `channel`.
 
     Calls `on_disconnect` when the broker's process has ended. Where the system may lose a descriptor that was
-    closed before its receipt, each descriptor is acknowledged with one byte.
+    closed before its receipt, each descriptor is acknowledged with one byte. With `is_https`, the broker's
+    process decrypts and encrypts the bytes of the connections.
     """
-    connections = ConnectionServer(logger)
+    connections = ConnectionServer(logger, is_https=is_https)
     under_way = 0
     open_connections = 0
 

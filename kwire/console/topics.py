@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from kwire.cli.admin.topics import is_under_replicated
 from kwire.cli.shared.command_client import CommandClient
-from kwire.client.cluster_client import group_by_topic
 from kwire.client.errors import Disconnected
+from kwire.client.offsets import list_offsets_request
 from kwire.console.page import Page, PageRequest, PageResult
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.describe_log_dirs import (
@@ -16,15 +17,8 @@ from kwire.wire.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from kwire.wire.messages.list_offsets import (
-    EARLIEST,
-    LATEST,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
-from kwire.wire.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from kwire.wire.messages.list_offsets import EARLIEST, LATEST, ListOffsetsResponse
+from kwire.wire.messages.metadata import MetadataResponseTopic
 from kwire.wire.primitives import TopicPartition
 
 PAGE_SIZE: Final = 100
@@ -99,11 +93,6 @@ def topic_page(request: PageRequest) -> PageResult:
     )
 
 
-def is_under_replicated(partition: MetadataResponsePartition) -> bool:
-    """Return whether a partition has no leader, or an incomplete ISR."""
-    return partition.leader_id < 0 or len(partition.isr_nodes) < len(partition.replica_nodes)
-
-
 def offsets(
     cluster: CommandClient, topics: Iterable[MetadataResponseTopic]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
@@ -117,19 +106,7 @@ def offsets(
     ends: dict[TopicPartition, int] = {}
     for found, timestamp in ((firsts, EARLIEST), (ends, LATEST)):
         for leader, partitions in led.items():
-            request = ListOffsetsRequest(
-                replica_id=-1,
-                topics=[
-                    ListOffsetsTopic(
-                        name=name,
-                        partitions=[
-                            ListOffsetsPartition(partition_index=index, timestamp=timestamp)
-                            for index in indexes
-                        ],
-                    )
-                    for name, indexes in group_by_topic(partitions)
-                ],
-            )
+            request = list_offsets_request(dict.fromkeys(partitions, timestamp))
             try:
                 response = cluster.send_to_node(leader, request, ListOffsetsResponse)
             except (ApiError, Disconnected):

@@ -12,16 +12,22 @@ from kwire.wire.named_tuple import NamedTuple
 class StatePorts(Protocol):
     """The internal topic that stores a coordinator's state."""
 
-    def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
-        """Append one record batch to a partition of the topic. Raises ApiError if nothing was appended.
+    def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> int:
+        """Append one record batch to a partition of the topic, and return the batch's first offset.
 
-        `on_committed` is called exactly once, never inside this call: with None when the batch is committed,
-        with NOT_ENOUGH_REPLICAS_AFTER_APPEND when it is committed but the ISR is below min.insync.replicas,
-        or with another error if the batch was lost.
+        Raises ApiError if nothing was appended. `on_committed` is called exactly once, never inside this
+        call: with None when the batch is committed, with NOT_ENOUGH_REPLICAS_AFTER_APPEND when it is
+        committed but the ISR is below min.insync.replicas, or with another error if the batch was lost.
         """
 
     def max_batch_bytes(self, index: int) -> int:
         """Return the maximum size of a batch in bytes. Raises ApiError if no batch can be appended now."""
+
+    def log_end_offset(self, index: int) -> int:
+        """Return the offset of the next batch. Raises ApiError if this broker does not lead the partition."""
+
+    def delete_records_before(self, index: int, offset: int) -> None:
+        """Delete the records below `offset`, except for those that are not committed. Raises ApiError."""
 
     def stored_batches(self, index: int) -> Iterator[memoryview]:
         """Yield every batch of a partition from log start to log end, in offset order.

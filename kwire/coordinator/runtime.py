@@ -19,20 +19,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from kwire.coordinator.partitioner import partition_of
 from kwire.coordinator.ports import StatePorts
-from kwire.coordinator.state_machine import Committed, CoordinatorRecord, CoordinatorResult, TimerHandle
+from kwire.coordinator.state_machine import (
+    Committed,
+    CoordinatorRecord,
+    CoordinatorResult,
+    CoordinatorStateMachine,
+    DecodedRecord,
+    TimerHandle,
+)
 from kwire.coordinator.transactional_records import TransactionalRecords
-from kwire.host.host import Host, Timer
+from kwire.host.host import Host, InternodeTime, Timer
 from kwire.host.loggers import NodeLogger
 from kwire.host.windows import Windows
 from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.registry import encode_record
-from kwire.wire.schema import Message
 
 LOAD_STEP_BYTES = 1 << 20
 """The number of bytes of a log to replay in one turn of the event loop."""
@@ -49,35 +55,7 @@ RECORD_OVERHEAD_BYTES = 32
 MAX_TOMBSTONES_PER_BATCH = 1000
 """Tombstones need not be atomic, so a result with many of them is split into several batches."""
 
-
-class CoordinatorStateMachine(Protocol):
-    """The methods of a coordinator's state machine that the runtime calls. Kafka: CoordinatorShard."""
-
-    def replay(self, key: Message, value: Message | None) -> None:
-        """Apply a record to the state."""
-
-    def record_pending(self, key: Message) -> None:
-        """Remember the state of this key before a record that is not committed yet is replayed."""
-
-    def record_committed(self, key: Message) -> None:
-        """Forget the oldest state that was remembered for this key: its record is committed."""
-
-    def transactional_record_written(self, key: Message) -> None:
-        """Handle a record of a transaction. The record is held back until the transaction commits."""
-
-    def replay_transactional(self, key: Message, value: Message | None) -> None:
-        """Apply a record of a transaction that has committed."""
-
-    def on_loaded(self) -> None:
-        """Start timers and resume unfinished work after the log was loaded. Commands follow."""
-
-    def on_unloaded(self, code: ErrorCode) -> None:
-        """Complete all waiting requests with this error because the partition is unloaded."""
-
-
 M = TypeVar("M", bound=CoordinatorStateMachine)
-
-DecodedRecord = tuple[Message, Message | None]
 
 
 class CoordinatorType(NamedTuple, Generic[M]):
@@ -85,8 +63,6 @@ class CoordinatorType(NamedTuple, Generic[M]):
 
     topic: str
     make_state_machine: Callable[[CoordinatorShard[M]], M]
-    decode_batch: Callable[[memoryview], Iterator[DecodedRecord]]
-    """Decodes the records of a stored batch. Raises CorruptBatch or WireError."""
     commit_timeout_ms: int
     """The time after which a command whose records are not committed fails with REQUEST_TIMED_OUT."""
     batches_commands: bool = False
@@ -98,6 +74,7 @@ class CoordinatorType(NamedTuple, Generic[M]):
     """
 
 
+_NO_DEADLINE = InternodeTime(0)
 EncodedRecord = tuple[bytes, bytes | None]
 """A record's serialized key and value."""
 
@@ -105,10 +82,17 @@ EncodedRecord = tuple[bytes, bytes | None]
 class _PendingResult:
     """A command's result that waits until its appends and those of earlier commands are committed."""
 
-    __slots__ = ("appends", "committed", "deadline_ms")
+    __slots__ = ("appends", "committed", "deadline_ms", "last_offset", "written")
 
-    def __init__(self, committed: Committed | None, deadline_ms: int = 0) -> None:
+    def __init__(
+        self,
+        committed: Committed | None,
+        deadline_ms: InternodeTime = _NO_DEADLINE,
+        written: Callable[[int], None] | None = None,
+    ) -> None:
         self.committed = committed
+        self.written = written
+        self.last_offset = -1
         self.appends = 0
         self.deadline_ms = deadline_ms
         """The time, in ms of the internode clock, at which the command times out."""
@@ -144,7 +128,7 @@ class CoordinatorShard(Generic[M]):
         self.is_closed = False
         self.machine = coordinator_type.make_state_machine(self)
         self.transactional = TransactionalRecords(
-            coordinator_type.decode_batch,
+            self.machine.decode_batch,
             lambda record: self.machine.transactional_record_written(record[0]),
             coordinator_type.transactional_key,
             lambda record: record[1] is None,
@@ -158,6 +142,8 @@ class CoordinatorShard(Generic[M]):
         self._batch_records: list[CoordinatorRecord] = []
         self._batch_results: list[_PendingResult] = []
         self._batch_bytes = 0
+        self._batch_offset = 0
+        """The offset that the current batch will have in the log."""
         self._pending_appends = 0
         """The number of appends that are neither committed nor lost."""
         self._reload = reload
@@ -215,7 +201,7 @@ class CoordinatorShard(Generic[M]):
             result.committed(None)
             return
         deadline_ms = self._host.internode_clock.monotonic_ms() + self._type.commit_timeout_ms
-        pending = _PendingResult(result.committed, deadline_ms)
+        pending = _PendingResult(result.committed, deadline_ms, result.written)
         self._pending_results.append(pending)
         try:
             if not (self._type.batches_commands and records and self._add_to_batch(result, pending)):
@@ -224,6 +210,8 @@ class CoordinatorShard(Generic[M]):
                     if self.is_closed:
                         return
                     self._append(part, pending, result.producer)
+                if result.written is not None and records:
+                    result.written(pending.last_offset)
         except ApiError as error:
             if error.code is not self._last_append_error:
                 self._last_append_error = error.code
@@ -264,13 +252,16 @@ class CoordinatorShard(Generic[M]):
             if self.is_closed:
                 return True
         if not self._batch_encoded:
+            self._batch_offset = self._ports.log_end_offset(self.index)
             self._host.call_soon(self.flush_batch)
+        offset = self._batch_offset + len(self._batch_encoded)
         self._batch_encoded += stored
         self._batch_records += records
         self._batch_bytes += size_bytes
         self._batch_results.append(pending)
         pending.appends += 1
-        self._replay(records)
+        pending.last_offset = offset + len(records) - 1
+        self._replay(records, offset)
         return True
 
     def flush_batch(self) -> None:
@@ -282,7 +273,12 @@ class CoordinatorShard(Generic[M]):
         results, self._batch_results = self._batch_results, []
         self._batch_bytes = 0
         try:
-            self._write(stored, results, records)
+            if self._write(stored, results, records) != self._batch_offset:
+                # A client has produced to the partition in this turn, so the replayed offsets were wrong.
+                raise ApiError(ErrorCode.NOT_COORDINATOR, "another producer has appended to the partition")
+            for pending in results:
+                if pending.written is not None:
+                    pending.written(pending.last_offset)
         except ApiError as error:
             self._needs_reload = True
             self._append_lost(results, error)
@@ -306,12 +302,15 @@ class CoordinatorShard(Generic[M]):
         Raises ApiError if the log refuses the batch.
         """
         replayed = records if producer is None else ()
-        self._write([_stored_bytes(record) for record in records], (pending,), replayed, producer)
+        stored = [_stored_bytes(record) for record in records]
+        first_offset = self._write(stored, (pending,), replayed, producer)
         pending.appends += 1
-        if producer is not None:
-            self.transactional.hold(producer[0], [(record.key, record.value) for record in records])
-        else:
-            self._replay(records)
+        pending.last_offset = first_offset + len(records) - 1
+        if producer is None:
+            self._replay(records, first_offset)
+            return
+        held = [(record.key, record.value, offset) for offset, record in enumerate(records, first_offset)]
+        self.transactional.hold(producer[0], held)
 
     def _write(
         self,
@@ -319,7 +318,8 @@ class CoordinatorShard(Generic[M]):
         results: Sequence[_PendingResult],
         replayed: Sequence[CoordinatorRecord],
         producer: tuple[int, int] | None = None,
-    ) -> None:
+    ) -> int:
+        """Append the records as one batch, and return their first offset."""
         now_ms = self._host.now_ms()
         new_records: list[batch.NewRecord] = [(now_ms, key, value, ()) for key, value in stored]
         if producer is None:
@@ -328,20 +328,27 @@ class CoordinatorShard(Generic[M]):
             data = batch.build(
                 new_records, producer_id=producer[0], producer_epoch=producer[1], transactional=True
             )
-        self._ports.append(self.index, data, lambda error: self._committed(results, error, replayed))
+        first_offset = self._ports.append(
+            self.index, data, lambda error: self._committed(results, error, replayed)
+        )
         self._pending_appends += 1
+        return first_offset
 
-    def _replay(self, records: Sequence[CoordinatorRecord]) -> None:
-        for record in records:
-            self.transactional.supersede_held((record.key, record.value))
+    def _replay(self, records: Sequence[CoordinatorRecord], first_offset: int) -> None:
+        for offset, record in enumerate(records, first_offset):
+            self.transactional.supersede_held((record.key, record.value, offset))
             if not record.applied:
                 self.machine.record_pending(record.key)
-                self.machine.replay(record.key, record.value)
+                self.machine.replay(record.key, record.value, offset)
+
+    def delete_records_before(self, offset: int) -> None:
+        """Delete the committed records below `offset`, which the state does not need. Raises ApiError."""
+        self._ports.delete_records_before(self.index, offset)
 
     def on_transaction_completed(self, producer_id: int, *, commit: bool) -> None:
         """Apply or drop the records of a transaction whose marker is in this partition's log."""
-        for key, value in self.transactional.end_transaction(producer_id, commit=commit):
-            self.machine.replay_transactional(key, value)
+        for record in self.transactional.end_transaction(producer_id, commit=commit):
+            self.machine.replay_transactional(*record)
 
     def _committed(
         self,
@@ -376,9 +383,7 @@ class CoordinatorShard(Generic[M]):
         """Discard the shard, since its state includes records that will never be in its log."""
         self.logger("kwire.coordinator").error(
             "Append to %s-%d was lost; unloading the coordinator: %s",
-            self._type.topic,
-            self.index,
-            error.code.name,
+            *(self._type.topic, self.index, error),
         )
         for pending in results:
             pending.complete(error)
@@ -441,7 +446,7 @@ class CoordinatorShard(Generic[M]):
 
 
 class CoordinatorRuntime(Generic[M]):
-    """The shards of this broker, by partition. A group id or transactional id hashes to a partition."""
+    """A coordinator of this broker: its shards by partition. A group id or transactional id hashes to one."""
 
     def __init__(self, coordinator_type: CoordinatorType[M], host: Host, ports: StatePorts) -> None:
         self._type = coordinator_type
@@ -450,6 +455,31 @@ class CoordinatorRuntime(Generic[M]):
         self.load_times_ms = Windows()
         """The durations of recent loads of a partition."""
         self._shards: dict[int, CoordinatorShard[M]] = {}
+        self._stopped = False
+        self._timers: dict[Callable[[], None], Timer] = {}
+
+    def run_every(self, interval_ms: int, work: Callable[[], None]) -> None:
+        """Run `work` periodically until the shutdown."""
+
+        def due() -> None:
+            if not self._stopped:
+                self.run_every(interval_ms, work)
+                work()
+
+        self._timers[work] = self._host.schedule_check(interval_ms, due)
+
+    def find_coordinator(self, name: str) -> int:
+        """Return the broker id of the coordinator of a group id or transactional id.
+
+        Raises ApiError COORDINATOR_NOT_AVAILABLE if there is none. Requests the creation of a missing topic.
+        """
+        index = self.partition_for(name)
+        if index is None:
+            self._ports.create_topic()
+        leader = None if index is None else self._ports.leader(index)
+        if leader is None:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return leader
 
     def partition_for(self, name: str) -> int | None:
         """Return the partition for a group id or transactional id, or None if the topic does not exist."""
@@ -506,17 +536,14 @@ class CoordinatorRuntime(Generic[M]):
             self.elected(shard.index, shard.leader_epoch)
 
     def resigned(self, index: int, leader_epoch: int) -> None:
-        """Unload a partition that this broker led in this epoch and no longer leads.
-
-        Does nothing if this broker was elected again in a later epoch.
-        """
+        """Unload a partition that this broker led in this epoch, unless it was elected again later."""
         shard = self._shards.get(index)
         if shard is not None and shard.leader_epoch <= leader_epoch:
             del self._shards[index]
             shard.close(ErrorCode.NOT_COORDINATOR)
 
     def flush_batch(self, index: int) -> None:
-        """Append the current batch of a partition now."""
+        """Append the current batch of a partition, before a transaction marker is appended."""
         shard = self._shards.get(index)
         if shard is not None:
             shard.flush_batch()
@@ -528,7 +555,10 @@ class CoordinatorRuntime(Generic[M]):
             shard.on_transaction_completed(producer_id, commit=commit)
 
     def shutdown(self) -> None:
-        """Close all shards. Waiting clients get NOT_COORDINATOR and look for the new coordinator."""
+        """Stop all timers, and close all shards. Waiting clients get NOT_COORDINATOR."""
+        self._stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
         shards, self._shards = self._shards, {}
         for shard in shards.values():
             shard.close(ErrorCode.NOT_COORDINATOR)
@@ -540,8 +570,8 @@ class CoordinatorRuntime(Generic[M]):
         size_bytes = 0
         try:
             for data in batches:
-                for key, value in shard.transactional.committed_by(data):
-                    shard.machine.replay(key, value)
+                for record in shard.transactional.committed_by(data):
+                    shard.machine.replay(*record)
                 size_bytes += len(data)
                 if size_bytes >= LOAD_STEP_BYTES:
                     self._host.call_soon(lambda: self._load(shard, batches, began_ms))
@@ -553,9 +583,7 @@ class CoordinatorRuntime(Generic[M]):
             is_known = isinstance(error, ApiError | WireError | batch.CorruptBatch)
             self._host.logger("kwire.coordinator").error(
                 "Cannot load %s-%d, so its coordinator is not available: %s. Check the log with 'kwire dump'",
-                self._type.topic,
-                shard.index,
-                error,
+                *(self._type.topic, shard.index, error),
                 exc_info=not is_known,
             )
             shard.close(ErrorCode.NOT_COORDINATOR)
@@ -567,10 +595,6 @@ def _stored_bytes(record: CoordinatorRecord) -> EncodedRecord:
 
 
 def _batches(records: Sequence[CoordinatorRecord]) -> list[Sequence[CoordinatorRecord]]:
-    if not records:
-        return []
-    if len(records) <= MAX_TOMBSTONES_PER_BATCH or any(record.value is not None for record in records):
-        return [records]
-    return [
-        records[at : at + MAX_TOMBSTONES_PER_BATCH] for at in range(0, len(records), MAX_TOMBSTONES_PER_BATCH)
-    ]
+    has_values = any(record.value is not None for record in records)
+    size = len(records) if has_values else MAX_TOMBSTONES_PER_BATCH
+    return [records[at : at + size] for at in range(0, len(records), size)]

@@ -2,20 +2,20 @@
 
 A state machine has no thread, log or socket. A command reads the state and returns a `CoordinatorResult`:
 records to append to the machine's partition, and a callback for when they are committed. `replay` changes the
-durable state. It is called for each record in log order: when a partition is loaded, and as soon as a running
-machine's records are appended. The exception are records marked `applied`: the command itself has changed the
-state, so a running machine does not replay them. Later commands see the changes at once. Clients see them
-later: the response to a command waits until all records appended so far are committed. If an append is lost,
-the state machine is discarded.
+durable state. It is called for each record in log order, with the record's offset: when a partition is
+loaded, and as soon as a running machine's records are appended. The exception are records marked `applied`:
+the command itself has changed the state, so a running machine does not replay them. Later commands see the
+changes at once. Clients see them later: the response to a command waits until all records appended so far are
+committed. If an append is lost, the state machine is discarded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 from kwire.host.loggers import NodeLogger
-from kwire.wire.errors import ApiError
+from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 
@@ -51,6 +51,8 @@ class CoordinatorResult(NamedTuple):
 
     Transactional records take effect when the transaction commits.
     """
+    written: Callable[[int], None] | None = None
+    """Called with the offset of the last record when the log has all records, before they are committed."""
 
 
 EMPTY_RESULT: Final = CoordinatorResult()
@@ -90,8 +92,43 @@ class CoordinatorContext(Protocol):
     def schedule(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
         """Run a command of this state machine after `delay_ms`, unless the machine is unloaded earlier."""
 
+    def execute(self, result: CoordinatorResult) -> None:
+        """Append and replay the records of a command that no request has caused."""
+
     def new_uuid(self) -> str:
         """Return a random UUID in its usual text form."""
 
     def logger(self, name: str) -> NodeLogger:
         """Return this node's logger with the given name, such as `kwire.coordinator`."""
+
+
+DecodedRecord = tuple[Message, Message | None, int]
+"""A record's key, value and offset."""
+
+
+class CoordinatorStateMachine(Protocol):
+    """The methods of a coordinator's state machine that the runtime calls. Kafka: CoordinatorShard."""
+
+    def decode_batch(self, data: memoryview) -> Iterator[DecodedRecord]:
+        """Decode the records of a stored batch. Raises CorruptBatch or WireError."""
+
+    def replay(self, key: Message, value: Message | None, offset: int) -> None:
+        """Apply a record to the state. `offset` is the record's offset in the log."""
+
+    def record_pending(self, key: Message) -> None:
+        """Remember the state of this key before a record that is not committed yet is replayed."""
+
+    def record_committed(self, key: Message) -> None:
+        """Forget the oldest state that was remembered for this key: its record is committed."""
+
+    def transactional_record_written(self, key: Message) -> None:
+        """Handle a record of a transaction. The record is held back until the transaction commits."""
+
+    def replay_transactional(self, key: Message, value: Message | None, offset: int) -> None:
+        """Apply a record of a transaction that has committed."""
+
+    def on_loaded(self) -> None:
+        """Start timers and resume unfinished work after the log was loaded. Commands follow."""
+
+    def on_unloaded(self, code: ErrorCode) -> None:
+        """Complete all waiting requests with this error because the partition is unloaded."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kwire.host.clock import QueuedTimer, TimerQueue
+from kwire.host.host import InternodeTime
 
 
 class InternodeClock:
-    """The internode clock of one event loop, a `kwire.host.host.TimerClock`."""
+    """The internode clock of one event loop, a `kwire.host.host.InternodeTimerClock`."""
 
     def __init__(self, timers: TimerQueue, on_scheduled: Callable[[], None]) -> None:
         self._timers = timers
@@ -25,9 +26,9 @@ class InternodeClock:
         self._paused_at_ms = 0
         """The time at the last pause. The clock never shows less, so it cannot go back."""
 
-    def monotonic_ms(self) -> int:
+    def monotonic_ms(self) -> InternodeTime:
         now_ms = self._clock_ms() - self._lag_ms
-        return now_ms if now_ms > self._paused_at_ms else self._paused_at_ms
+        return InternodeTime(now_ms if now_ms > self._paused_at_ms else self._paused_at_ms)
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
         timer = self._timers.add_at(self.host_deadline_ms(max(0, delay_ms)), callback, self.host_deadline_ms)
@@ -36,11 +37,11 @@ class InternodeClock:
 
     def host_deadline_ms(self, delay_ms: int) -> int:
         """Return the time on the host's clock at which `delay_ms` will have passed on this clock."""
-        return self.monotonic_ms() + self._lag_ms + delay_ms
+        return int(self.monotonic_ms()) + self._lag_ms + delay_ms
 
     def pause(self, delay_ms: int) -> None:
         """Stop this clock while the caller advances the host's clock by `delay_ms`."""
-        self._paused_at_ms = self.monotonic_ms()
+        self._paused_at_ms = int(self.monotonic_ms())
         self._add_lag(delay_ms)
 
     def resume(self, remaining_ms: int) -> None:

@@ -31,8 +31,10 @@ Logger = logging.Logger | logging.LoggerAdapter[logging.Logger]
 class ConnectionServer:
     """A Hypercorn server for connections that are already accepted."""
 
-    def __init__(self, logger: Logger) -> None:
+    def __init__(self, logger: Logger, *, is_https: bool = False) -> None:
+        """With `is_https`, TLS has ended before the connections arrive. Redirects then have https URLs."""
         self._logger = logger
+        self._scheme = "https" if is_https else "http"
         self._config = Config()
         self._config.errorlog = None  # errors are logged here instead
         self._config.include_server_header = False
@@ -41,7 +43,7 @@ class ConnectionServer:
 
     async def serve(self, stream: trio.SocketStream, app: ASGIApp) -> None:
         """Serve the request of a connection with `app`, and close the connection in any case."""
-        connection = _Connection(stream, app, self._logger)
+        connection = _Connection(stream, app, self._logger, self._scheme)
         wrapped = ASGIWrapper(connection.serve)  # type: ignore[arg-type]  # two definitions of ASGI types
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.close_without_request)
@@ -56,10 +58,11 @@ class ConnectionServer:
 class _Connection:
     """Timeouts of one connection, where Hypercorn has none."""
 
-    def __init__(self, stream: trio.SocketStream, app: ASGIApp, logger: Logger) -> None:
+    def __init__(self, stream: trio.SocketStream, app: ASGIApp, logger: Logger, scheme: str) -> None:
         self._stream = stream
         self._app = app
         self._logger = logger
+        self._scheme = scheme
         self._has_request = False
 
     async def close_without_request(self) -> None:
@@ -74,6 +77,7 @@ class _Connection:
             await NO_WEBSOCKET_RESPONSE(scope, receive, send)
             return
         self._has_request = True
+        scope["scheme"] = self._scheme
 
         async def send_in_time(message: Message) -> None:
             is_last = message["type"] == "http.response.body" and not message.get("more_body", False)

@@ -187,14 +187,14 @@ class JobConfig:
             raise ConfigError(f"the table [{name}] is missing")
         return Table(name, self._content[name])
 
-    def input(self, name: str = "input") -> Input:
-        """Read the table of an input. Raises ConfigError if the table is missing or invalid."""
-        table = self.table(name)
+    def input(self) -> Input:
+        """Read the table [input]. Raises ConfigError if the table is missing or invalid."""
+        table = self.table("input")
         found = Input(table.text("format", "kafka", one_of=INPUT_FORMATS), table.table("options").texts())
         table.check_unknown_keys()
         given = {option.lower() for option in found.options}
         if sum(option.lower() in given for option in TOPICS) != 1:
-            raise ConfigError(f"{name}.options must have exactly one of {', '.join(TOPICS)}")
+            raise ConfigError(f"input.options must have exactly one of {', '.join(TOPICS)}")
         return found
 
     def check_tables(self, job: str, known: Mapping[str, Iterable[str]]) -> None:

@@ -12,9 +12,9 @@ transaction markers would take offsets of their own. A job continues at the targ
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 from confluent_kafka import (
@@ -106,23 +106,17 @@ def read_last_entry(target: Target) -> MapEntry | None:
 
     Raises KafkaException or DeliveryError.
     """
-    consumer = target.consumer()
-    try:
+    with closing(target.consumer()) as consumer:
         count = map_partition_count(consumer, target.topic + MAP_SUFFIX)
         if not count:
             return None
         return last_entry(consumer, map_partition_of(target.topic, target.partition, count), target.owns)
-    finally:
-        consumer.close()
 
 
 def end_offset(target: Target) -> int:
     """Return the high watermark of the target partition. Raises KafkaException."""
-    consumer = target.consumer()
-    try:
+    with closing(target.consumer()) as consumer:
         return watermarks(consumer, TopicPartition(target.topic, target.partition))[1]
-    finally:
-        consumer.close()
 
 
 class ProducerFatalError(DeliveryError):
@@ -280,8 +274,7 @@ class MappedDelivery:
 
     def _last_entry(self) -> MapEntry | None:
         target = self.target
-        consumer = target.consumer()
-        try:
+        with closing(target.consumer()) as consumer:
             count = map_partition_count(consumer, target.topic + MAP_SUFFIX)
             if not count:
                 raise DeliveryError(f"topic {target.topic}{MAP_SUFFIX} for the offset map does not exist")
@@ -290,8 +283,6 @@ class MappedDelivery:
             # last entry of this job.
             until = high_watermark(target.client, self._map_partition)
             return last_entry(consumer, self._map_partition, target.owns, until=until)
-        finally:
-            consumer.close()
 
     def deliver(self, records: Iterable[Outgoing], start: int, end: int | None = None) -> int:
         """Deliver all records and return their number. They must begin at source offset `start` or later.
@@ -328,7 +319,7 @@ class MappedDelivery:
         except BaseException:
             # Raise the first error, even if the abort fails, too. In that case the next producer with this
             # transactional id aborts the transaction.
-            with contextlib.suppress(KafkaException):
+            with suppress(KafkaException):
                 producer.abort_transaction(TIMEOUT_SECONDS)
             raise
         self.last = last
@@ -468,14 +459,11 @@ def _check_target_matches(
     expected = next(iter(records_from(end - 1)), None) if end else None
     if expected is None or expected.source_offset != end - 1:
         return  # The target is empty, or the source begins after the target's end.
-    consumer = target.consumer()
-    try:
+    with closing(target.consumer()) as consumer:
         partition = TopicPartition(target.topic, target.partition)
         if watermarks(consumer, partition)[0] == end:
             return  # All records have been deleted.
         found = next(messages(consumer, partition, end - 1), None)
-    finally:
-        consumer.close()
     if found is None or not _is_same(found, expected):
         raise DeliveryError(
             f"{target.name} differs from the source at offset {end - 1}: another program has written to it"
@@ -496,9 +484,6 @@ def offset_map(target: Target) -> Iterator[tuple[int, int, int]]:
     A run is (first source offset, first target offset, number of records). Raises KafkaException or
     DeliveryError.
     """
-    consumer = target.consumer()
-    try:
+    with closing(target.consumer()) as consumer:
         for entry in all_entries(consumer, target.topic + MAP_SUFFIX, target.owns):
             yield from entry.runs
-    finally:
-        consumer.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
@@ -18,12 +17,9 @@ from kwire.pipeline.progress import Metrics, add_record_count, format_progress
 class ProgressListener(StreamingQueryListener):
     """A listener for all streams of a session. It reports streams without a name as `name`."""
 
-    def __init__(
-        self, name: str, metrics: Metrics | None, write_line: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, name: str, metrics: Metrics | None) -> None:
         self._name = name
         self._metrics = metrics
-        self._write_line = write_line if write_line is not None else _to_standard_error
         self._names: dict[str, str] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -37,7 +33,7 @@ class ProgressListener(StreamingQueryListener):
         add_record_count(progress)
         name = progress.name or self._name
         if progress.numInputRows:
-            self._write_line(format_progress(name, progress))
+            print(format_progress(name, progress), file=sys.stderr, flush=True)
         if self._metrics is not None:
             self._metrics.on_progress(name, progress)
 
@@ -45,7 +41,3 @@ class ProgressListener(StreamingQueryListener):
         name = self._names.pop(str(event.runId), self._name)
         if self._metrics is not None:
             self._metrics.on_terminated(name)
-
-
-def _to_standard_error(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -14,6 +14,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from kwire.pipeline.config import METRICS_VARIABLE, MissingDependencyError
+from kwire.pipeline.spark_errors import summarize_maven
 from kwire.wire import java_properties
 
 JARS_KEY: Final = "spark.jars"
@@ -47,14 +48,13 @@ def session(
     master: str | None = None,
     needs_kafka: bool = True,
     settings: Mapping[str, str] | None = None,
-    metrics: Path | None = None,
 ) -> SparkSession:
     """Create a session for a job, and report the progress of its streams.
 
     `master` defaults to that of `spark-submit`, or else to `local[*]`. With `needs_kafka`, the session has
     the Kafka connector. The connector's jars come from the directory KWIRE_SPARK_JARS, from Spark's own jars,
-    or from Maven, which downloads them once. With `spark-submit`, pass them with --packages. `metrics` is the
-    file for the metrics of streams and defaults to KWIRE_PIPELINE_METRICS. Raises MissingDependencyError if
+    or from Maven, which downloads them once. With `spark-submit`, pass them with --packages. The metrics of
+    streams are written to the file KWIRE_PIPELINE_METRICS, if it is set. Raises MissingDependencyError if
     Java or the connector is missing, or ConfigError if the metrics cannot be written.
     """
     find_java()
@@ -81,10 +81,8 @@ def session(
     from kwire.pipeline.source import SegmentSource
 
     spark.dataSource.register(SegmentSource)
-    given = os.environ.get(METRICS_VARIABLE)
-    if metrics is None and given:
-        metrics = Path(given)
-    spark.streams.addListener(ProgressListener(name, None if metrics is None else Metrics(metrics)))
+    metrics = os.environ.get(METRICS_VARIABLE)
+    spark.streams.addListener(ProgressListener(name, Metrics(Path(metrics)) if metrics else None))
     return spark
 
 
@@ -219,6 +217,8 @@ def _fetch(cache: Path, version: str) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-        raise MissingDependencyError(f"Maven failed to download Spark's Kafka connector: {' '.join(last)}")
+        raise MissingDependencyError(
+            f"Maven failed to download Spark's Kafka connector {version}: "
+            f"{summarize_maven(done.stdout + done.stderr) or f'exit code {done.returncode}'}"
+        )
     (cache / ".complete").touch()

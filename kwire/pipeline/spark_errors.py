@@ -1,4 +1,4 @@
-"""One-sentence summaries of Spark's exceptions, which can have a hundred lines of text."""
+"""One-sentence summaries of Spark's exceptions and Maven's output, which can have a hundred lines of text."""
 
 from __future__ import annotations
 
@@ -81,3 +81,11 @@ def _sentence(text: str) -> str:
 def _last(pattern: re.Pattern[str], lines: Sequence[str]) -> re.Match[str] | None:
     found = [match for match in map(pattern.match, lines) if match]
     return found[-1] if found else None
+
+
+def summarize_maven(output: str) -> str:
+    """Return the first error in Maven's output, which may be colored, or its last line."""
+    plain = (re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in output.splitlines())
+    lines = [line for line in plain if line]
+    errors = [line for line in lines if line.startswith("[ERROR]")]
+    return next(iter(errors), lines[-1] if lines else "").removeprefix("[ERROR]").strip()

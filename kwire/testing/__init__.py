@@ -29,6 +29,7 @@ if TYPE_CHECKING or IS_SUPPORTED:
     from kwire.testing.kafka import Kafka, wait_until
     from kwire.testing.recorder import Recorder
     from kwire.testing.results import Group, Member, Record, Token, TopicPartition
+    from kwire.testing.tls import Tls
     from kwire.testing.users import ClientConfig
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ __all__ = [
     "Record",
     "Recorder",
     "SimulatedCluster",
+    "Tls",
     "Token",
     "TopicPartition",
     "wait_until",

@@ -16,7 +16,8 @@ from kwire.testing.arguments import check_configs, check_delay
 from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.testing.embedded_kafka import EmbeddedKafka
 from kwire.testing.kafka import TIMEOUT_SECONDS
-from kwire.testing.users import check_users
+from kwire.testing.tls import Tls, parse_tls
+from kwire.testing.users import check_listeners, check_users
 
 if TYPE_CHECKING:
     import os
@@ -40,6 +41,7 @@ class Broker(EmbeddedKafka):
         overrides: Mapping[str, object] | None = None,
         *,
         users: Mapping[str, str] | None = None,
+        tls: bool | Tls = False,
         log_dir: str | os.PathLike[str] | None = None,
         sync: bool | None = None,
         timeout_s: float = TIMEOUT_SECONDS,
@@ -57,17 +59,23 @@ class Broker(EmbeddedKafka):
         PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or a delegation token: see `client_config` and `create_token`.
         SCRAM credentials of other users that are stored in `log_dir` are deleted.
 
+        With `tls`, clients have to use SSL, or SASL_SSL if there are users: see `client_config`. The
+        certificates are made in memory, by the package cryptography. `Tls` has more settings.
+
         With `process="child"` the broker runs in a child process, which all such brokers of this process
         share. There it does not notice what a test does to its process: frozen time, a fake file system,
         replaced sockets, gevent.
         """
         check_configs(overrides)
+        options = parse_tls(tls)
         if users is not None:
-            check_users(users, overrides or {})
-        super().__init__(timeout_s, users)
+            check_users(users)
+        check_listeners(overrides or {}, has_users=users is not None, has_tls=options is not None)
+        super().__init__(timeout_s, users, options)
         self._embedded = _class_of(process)(
             {key: _text(value) for key, value in (overrides or {}).items()},
             users=self._users,
+            tls=self._tls_settings(),
             log_dir=None if log_dir is None else str(log_dir),
             syncs=log_dir is not None if sync is None else sync,
         )
@@ -78,9 +86,12 @@ class Broker(EmbeddedKafka):
 
     @property
     def bootstrap_servers(self) -> str:
-        """The host:port of each listener, separated by commas. With `users`, only the SASL listener."""
+        """The host:port of each listener, separated by commas.
+
+        With `users` or `tls`, only the listener with authentication or TLS.
+        """
         bootstrap = self._embedded.bootstrap
-        return bootstrap.partition(",")[0] if self._users else bootstrap
+        return bootstrap.partition(",")[0] if self._has_client_listener else bootstrap
 
     def close(self) -> None:
         """Close the connections of this object's methods. The next call opens new ones."""
@@ -162,6 +173,9 @@ class Broker(EmbeddedKafka):
         """
         check_delay(delay_ms)
         self._embedded.advance(delay_ms)
+
+    def _own_bootstrap_servers(self) -> str:
+        return self._embedded.node_bootstrap if self._has_defect else self.bootstrap_servers
 
     def _directory(self) -> str | None:
         return self._embedded.log_dir

@@ -95,8 +95,10 @@ class _NodeLinks:
     def _is_cut(self, to: PeerAddress) -> bool:
         return self._links.is_cut(self._node_id, to)
 
-    def _dial_unless_cut(self, to: PeerAddress, handler: TransportEvents) -> PeerTransport:
-        return _RefusedConnection(self.loop, handler) if self._is_cut(to) else self._dial(to, handler)
+    def _dial_unless_cut(self, to: PeerAddress, handler: TransportEvents, listener: str) -> PeerTransport:
+        return (
+            _RefusedConnection(self.loop, handler) if self._is_cut(to) else self._dial(to, handler, listener)
+        )
 
 
 class _RefusedConnection:

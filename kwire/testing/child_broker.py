@@ -26,6 +26,7 @@ class ChildBroker:
         overrides: Mapping[str, str],
         *,
         users: Mapping[str, str],
+        tls: Mapping[str, str],
         log_dir: str | None,
         syncs: bool,
     ) -> None:
@@ -36,6 +37,7 @@ class ChildBroker:
                 for key, value in overrides.items()
             },
             "users": users,
+            "tls": tls,
             "log_dir": None if log_dir is None else _absolute_paths(log_dir),
             "syncs": syncs,
         }
@@ -54,6 +56,11 @@ class ChildBroker:
     def bootstrap(self) -> str:
         """The addresses of all listeners of the running broker, separated by commas."""
         return str(self._call("bootstrap"))
+
+    @property
+    def node_bootstrap(self) -> str:
+        """The addresses of the listeners without authentication and TLS."""
+        return str(self._call("node_bootstrap"))
 
     @property
     def is_running(self) -> bool:

@@ -312,7 +312,9 @@ class ServedClient(Kafka):
     """The client of a broker in this process."""
 
     def __init__(self, embedded: EmbeddedBroker, timeout_s: float, properties: Mapping[str, str]) -> None:
-        super().__init__(embedded.client_bootstrap, timeout_s=timeout_s, properties=properties)
+        # Without security settings, the client uses a listener without authentication and TLS.
+        bootstrap = embedded.client_bootstrap if properties else embedded.node_bootstrap
+        super().__init__(bootstrap, timeout_s=timeout_s, properties=properties)
         self._embedded = embedded
         self._caller: Connection | None = None
 

@@ -30,12 +30,13 @@ from kwire.testing.lookup_table import LookupTable
 from kwire.testing.one_shot_event import OneShotEvent
 from kwire.testing.outages import Outages
 from kwire.testing.reservations import Reservations
+from kwire.testing.tls import Certificates, Tls, parse_tls
 from kwire.testing.users import (
-    CLIENT_LISTENER,
     CONTROLLER_LISTENER,
     NODE_LISTENER,
+    check_listeners,
     check_users,
-    user_settings,
+    listener_settings,
 )
 
 if TYPE_CHECKING:
@@ -73,14 +74,20 @@ class _ClusterBroker(Broker):
         overrides: Mapping[str, object],
         log_dir: str,
         users: dict[str, str],
+        certificates: Certificates | None,
     ) -> None:
         super().__init__(overrides, log_dir=log_dir, sync=False)
         self._node_id, self._links = node_id, links
         self._users, self._users_created = users, True  # the cluster creates the users
+        self._certificates = certificates
 
     def start(self) -> None:
         super().start()
         self._links.attach(self._node_id, self._in_thread.running)
+
+    def _own_bootstrap_servers(self) -> str:
+        bootstrap = self._in_thread.bootstrap
+        return bootstrap.split(",")[1] if self._has_defect else self.bootstrap_servers
 
     @property
     def _in_thread(self) -> EmbeddedBroker:
@@ -126,31 +133,36 @@ class Cluster(EmbeddedKafka):
         overrides: Mapping[str, object] | None = None,
         *,
         users: Mapping[str, str] | None = None,
+        tls: bool | Tls = False,
         log_dir: str | os.PathLike[str] | None = None,
         timeout_s: float = TIMEOUT_SECONDS,
     ) -> None:
         """Configure a cluster; `start`, or a `with` statement, starts it.
 
         `overrides` are Kafka's broker configs, for all brokers. Data in `log_dir` is kept, and never synced.
-        `users` work as in `Broker`; the brokers do not authenticate to each other.
+        `users` and `tls` work as in `Broker`; the brokers do not authenticate to each other, and connect to
+        each other without TLS.
         """
         check_size(size)
         check_configs(overrides)
+        options = parse_tls(tls)
         if users is not None:
-            check_users(users, overrides or {})
-        super().__init__(timeout_s, users)
+            check_users(users)
+        check_listeners(overrides or {}, has_users=users is not None, has_tls=options is not None)
+        super().__init__(timeout_s, users, options)
         self._reserved = Reservations(None if log_dir is None else str(log_dir))
         self.brokers = _no_brokers()
         """All brokers by id, from 1 on, including crashed ones. Empty while the cluster is not running."""
         self._size = size
         self._overrides = dict(overrides or {})
         self._ports: dict[int, int] = {}
+        self._node_ports: dict[int, int] = {}
         self._links: BrokerLinks | None = None
 
     @property
     def bootstrap_servers(self) -> str:
         """The host:port of every broker, separated by commas, including brokers that are down."""
-        return ",".join(f"{HOST}:{port}" for port in self._ports.values())
+        return _addresses(self._ports)
 
     def start(self) -> None:
         """Start all brokers, and return when they serve requests. Raises the first error of a broker."""
@@ -169,6 +181,7 @@ class Cluster(EmbeddedKafka):
         """End all brokers at once as if they were killed, so that no leadership moves."""
         self.close()
         brokers, self.brokers, self._ports, self._links = self.brokers, _no_brokers(), {}, None
+        self._node_ports = {}
         try:
             _in_parallel(broker.crash for broker in brokers.values())
         finally:
@@ -214,6 +227,9 @@ class Cluster(EmbeddedKafka):
                 _in_parallel(partial(node.advance_clock, step_ms, internode_clock=True) for node in nodes)
         _in_parallel(partial(node.advance_clock, rest_ms, internode_clock=False) for node in nodes)
         _in_parallel(node.settle for node in nodes if node.is_responsive)
+
+    def _own_bootstrap_servers(self) -> str:
+        return _addresses(self._node_ports) if self._has_defect else self.bootstrap_servers
 
     def _directory(self) -> str | None:
         return self._reserved.directory
@@ -270,20 +286,24 @@ class Cluster(EmbeddedKafka):
         ids = range(1, self._size + 1)
         self._ports = {node_id: self._reserved.reserve_port() for node_id in ids}
         controllers = {node_id: self._reserved.reserve_port() for node_id in ids}
-        nodes = {node_id: self._reserved.reserve_port() for node_id in ids} if self._users else self._ports
+        nodes = self._ports
+        if self._has_client_listener:
+            nodes = {node_id: self._reserved.reserve_port() for node_id in ids}
+        self._node_ports = nodes
+        tls_settings = self._tls_settings()
         self._links = BrokerLinks({node_id: (nodes[node_id], controllers[node_id]) for node_id in ids})
         replicas = min(self._size, MAX_REPLICAS)
         for node_id, port in self._ports.items():
             address = f"{NODE_LISTENER}://{HOST}:{nodes[node_id]}"
-            if self._users:
-                address = f"{CLIENT_LISTENER}://{HOST}:{port},{address}"
+            if self._has_client_listener:
+                address = f"{self._client_protocol}://{HOST}:{port},{address}"
             settings: dict[str, object] = {
                 "node.id": node_id,
                 "process.roles": "broker,controller",
                 "listeners": f"{address},{CONTROLLER_LISTENER}://{HOST}:{controllers[node_id]}",
                 "advertised.listeners": address,
                 "controller.listener.names": CONTROLLER_LISTENER,
-                **(user_settings(self._users) if self._users else {}),
+                **listener_settings(self._users, tls_settings),
                 "controller.quorum.voters": ",".join(
                     f"{other}@{HOST}:{voting}" for other, voting in controllers.items()
                 ),
@@ -299,7 +319,13 @@ class Cluster(EmbeddedKafka):
             }
             directory = os.path.join(self.log_dir, str(node_id))
             format_directory(directory, cluster_id, {key: str(value) for key, value in settings.items()})
-            self.brokers[node_id] = _ClusterBroker(node_id, self._links, settings, directory, self._users)
+            self.brokers[node_id] = _ClusterBroker(
+                node_id, self._links, settings, directory, self._users, self._certificates
+            )
+
+
+def _addresses(ports: Mapping[int, int]) -> str:
+    return ",".join(f"{HOST}:{port}" for port in ports.values())
 
 
 def _no_brokers() -> LookupTable[int, _ClusterBroker]:

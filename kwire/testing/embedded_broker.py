@@ -16,7 +16,7 @@ from kwire.testing.faults import Faults
 from kwire.testing.one_shot_event import OneShotEvent
 from kwire.testing.recorder import Recorder
 from kwire.testing.reservations import Reservations
-from kwire.testing.users import CLIENT_LISTENER, NODE_LISTENER, user_settings
+from kwire.testing.users import NODE_LISTENER, client_protocol, listener_settings
 
 if TYPE_CHECKING:
     from kwire.broker.net.running_node import RunningNode
@@ -36,15 +36,16 @@ class EmbeddedBroker:
         overrides: Mapping[str, str],
         *,
         users: Mapping[str, str],
+        tls: Mapping[str, str],
         log_dir: str | None,
         syncs: bool,
     ) -> None:
-        """Set up without starting."""
+        """Set up without starting. `tls` are the broker configs of a TLS listener for clients, if any."""
         self.requests = Recorder()
         self.faults = Faults()
         self.clock: Clock | None = None
         """The clock of the broker, from the first start to `stop`."""
-        self._overrides, self._users, self._syncs = overrides, users, syncs
+        self._overrides, self._users, self._tls, self._syncs = overrides, users, tls, syncs
         self._cluster_id: str | None = None
         self._reserved = Reservations(log_dir)
         self._port = self._nodes_port = 0
@@ -67,8 +68,20 @@ class EmbeddedBroker:
 
     @property
     def client_bootstrap(self) -> str:
-        """The addresses of the listeners for clients: with users, only the listener that authenticates."""
-        return self.bootstrap.partition(",")[0] if self._users else self.bootstrap
+        """The addresses of the listeners for clients.
+
+        With users or TLS, this is only the listener with authentication or TLS.
+        """
+        return self.bootstrap.partition(",")[0] if self._has_client_listener else self.bootstrap
+
+    @property
+    def node_bootstrap(self) -> str:
+        """The addresses of the listeners without authentication and TLS."""
+        return self.bootstrap.partition(",")[2] if self._has_client_listener else self.bootstrap
+
+    @property
+    def _has_client_listener(self) -> bool:
+        return bool(self._users or self._tls)
 
     @property
     def is_running(self) -> bool:
@@ -109,16 +122,17 @@ class EmbeddedBroker:
         directory = self._reserved.create_directory()
         if not self._port and "listeners" not in self._overrides:
             self._port = self._reserved.reserve_port()
-            self._nodes_port = self._reserved.reserve_port() if self._users else 0
+            self._nodes_port = self._reserved.reserve_port() if self._has_client_listener else 0
         address = f"{NODE_LISTENER}://127.0.0.1:{self._nodes_port or self._port}"
         if self._nodes_port:
-            address = f"{CLIENT_LISTENER}://127.0.0.1:{self._port},{address}"
+            protocol = client_protocol(has_users=bool(self._users), has_tls=bool(self._tls))
+            address = f"{protocol}://127.0.0.1:{self._port},{address}"
         properties = {
             "listeners": address,
             "advertised.listeners": address,
             "log.dirs": directory,
             "group.initial.rebalance.delay.ms": "0",
-            **(user_settings(self._users) if self._users else {}),
+            **listener_settings(self._users, self._tls),
             **self._overrides,
         }
         try:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 from kwire.testing.arguments import check_names, check_number
 from kwire.testing.kafka import Kafka
 from kwire.testing.lookup_table import describe_choice
-from kwire.testing.users import ClientConfig
+from kwire.testing.tls import Certificates, Defect, Tls, check_defect
+from kwire.testing.users import ClientConfig, client_protocol
 from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 
 if TYPE_CHECKING:
@@ -25,10 +26,13 @@ T = TypeVar("T")
 class EmbeddedKafka(Kafka):
     """A broker or cluster with a start, a stop, users and a data directory."""
 
-    def __init__(self, timeout_s: float, users: Mapping[str, str] | None = None) -> None:
-        """Set up without starting."""
+    def __init__(
+        self, timeout_s: float, users: Mapping[str, str] | None = None, tls: Tls | None = None
+    ) -> None:
+        """Set up without starting. With `tls`, create the certificates."""
         super().__init__("", timeout_s=timeout_s)
         self._users = dict(users or {})
+        self._certificates = None if tls is None else Certificates(tls)
         self._users_created = False
 
     def __enter__(self) -> Self:
@@ -50,19 +54,39 @@ class EmbeddedKafka(Kafka):
 
     # --- authentication
 
-    def client_config(self, user: str | None = None, mechanism: str = PLAIN) -> ClientConfig:
+    def client_config(
+        self,
+        user: str | None = None,
+        mechanism: str = PLAIN,
+        *,
+        certificate: str | None = None,
+        defect: Defect | None = None,
+    ) -> ClientConfig:
         """Return the settings of a client that authenticates as a user, by default the first user.
 
-        Raises LookupError if there is no such user or mechanism.
+        With TLS, the client trusts the broker's authority. `certificate` is the common name of the client's
+        own certificate, by default none; its principal is `User:CN=` and this name. `defect` makes this
+        certificate "expired", "foreign" (from another authority) or "wrong-host".
+
+        Raises LookupError if there is no such user or mechanism, or no TLS, and ValueError for a defect
+        without a certificate.
         """
+        if defect is not None and certificate is None:
+            raise ValueError(f"defect={defect!r} is that of a certificate: pass a certificate, too")
+        check_defect(defect)
+        if self._certificates is None and certificate is not None:
+            raise LookupError("there is no TLS: pass tls=True to the broker or cluster")
+        tls = None if self._certificates is None else self._certificates.client(certificate, defect)
         if not self._users:
-            raise LookupError("there are no users: pass users={'alice': 'alice-secret'}")
+            if tls is None or user is not None:
+                raise LookupError("there are no users: pass users={'alice': 'alice-secret'}")
+            return ClientConfig(self.bootstrap_servers, tls=tls)
         name = next(iter(self._users)) if user is None else user
         if name not in self._users:
             raise LookupError(f"there is no user {name!r}: use one of {', '.join(self._users)}")
         if mechanism not in MECHANISMS:
             raise LookupError(f"there is no mechanism {mechanism!r}: use one of {', '.join(MECHANISMS)}")
-        return ClientConfig(self.bootstrap_servers, name, self._users[name], mechanism)
+        return ClientConfig(self.bootstrap_servers, name, self._users[name], mechanism, tls=tls)
 
     def create_token(
         self,
@@ -82,9 +106,9 @@ class EmbeddedKafka(Kafka):
         check_number("max_lifetime_ms", 0 if max_lifetime_ms is None else max_lifetime_ms)
         if mechanism not in SCRAM:
             raise LookupError(f"tokens have no mechanism {mechanism!r}: {describe_choice(list(SCRAM))}")
-        properties = self.client_config(owner).java
-        made = self._call_as(properties, lambda client: client.create_token(renewers, max_lifetime_ms))
-        return ClientConfig(self.bootstrap_servers, made.id, made.password, mechanism, is_token=True)
+        login = self._own_config(owner)
+        made = self._call_as(login.java, lambda client: client.create_token(renewers, max_lifetime_ms))
+        return login._replace(username=made.id, password=made.password, mechanism=mechanism, is_token=True)
 
     def tokens(self) -> list[Token]:
         """Return all delegation tokens, oldest first."""
@@ -96,7 +120,36 @@ class EmbeddedKafka(Kafka):
             return kafka._call(operation)
 
     def _client_properties(self) -> Mapping[str, str]:
-        return self.client_config().java if self._users else {}
+        return self._own_config().java if self._has_client_listener and not self._has_defect else {}
+
+    def _own_config(self, user: str | None = None) -> ClientConfig:
+        """Return the settings with which the methods of this object connect."""
+        certificate = None if self._certificates is None else self._certificates.own_client_name()
+        return self.client_config(user, certificate=certificate)
+
+    @property
+    def _client_protocol(self) -> str:
+        """The security protocol of clients, which is also the name of their listener."""
+        return client_protocol(has_users=bool(self._users), has_tls=self._certificates is not None)
+
+    @property
+    def _has_client_listener(self) -> bool:
+        """Whether clients have a listener of their own, with authentication or TLS."""
+        return bool(self._users) or self._certificates is not None
+
+    @property
+    def _has_defect(self) -> bool:
+        """Whether the broker's certificate has a defect.
+
+        The methods of this object then connect to the listener between nodes, which has no TLS.
+        """
+        return self._certificates is not None and self._certificates.tls.defect is not None
+
+    def _tls_settings(self) -> dict[str, str]:
+        """Return the TLS settings of the listener for clients; empty without TLS."""
+        if self._certificates is None:
+            return {}
+        return self._certificates.listener_settings(self._client_protocol)
 
     def _set_passwords(self) -> None:
         """Create the SCRAM credentials of the users, unless this object has already created them."""

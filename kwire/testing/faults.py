@@ -190,11 +190,9 @@ class SeededFault(Fault):
             return Fault("return_error", api, {}, error_code=code, description=f"returned {name}")
         if kind == "delay":
             return Fault("delay", api, {}, delay_s=delay_s, description=f"delayed by {delay_s:.2f} s")
-        return (
-            Fault("drop_response", api, {}, description=DROPPED)
-            if kind == "drop_response"
-            else Fault("truncate_response", api, {}, description=TRUNCATED)
-        )
+        if kind == "drop_response":
+            return Fault("drop_response", api, {}, description=DROPPED)
+        return Fault("truncate_response", api, {}, description=TRUNCATED)
 
 
 class Faults:
@@ -209,29 +207,12 @@ class Faults:
         self._lock = Lock()
         self._pending: list[Fault] = []
 
-    def return_error(
-        self,
-        api: str,
-        error: str | int,
-        **options: Unpack[FaultOptions],
-    ) -> Fault:
+    def return_error(self, api: str, error: str | int, **options: Unpack[FaultOptions]) -> Fault:
         """Add a fault: the broker returns `error`, a name or code, and does not process the request."""
         code, name = _parse_error(error)
-        fault = Fault(
-            "return_error",
-            api,
-            options,
-            error_code=code,
-            description=f"returned {name}",
-        )
-        return self._add(fault)
+        return self._add(Fault("return_error", api, options, error_code=code, description=f"returned {name}"))
 
-    def delay(
-        self,
-        api: str,
-        seconds: float,
-        **options: Unpack[FaultOptions],
-    ) -> Fault:
+    def delay(self, api: str, seconds: float, **options: Unpack[FaultOptions]) -> Fault:
         """Add a fault: the request, and later requests on its connection, wait for `seconds`.
 
         The broker's clock measures this time.
@@ -239,56 +220,21 @@ class Faults:
         check_seconds("seconds", seconds)
         if not seconds >= 0:
             raise ValueError(f"a delay of {seconds:g} s: pass 0 or more")
-        fault = Fault(
-            "delay",
-            api,
-            options,
-            delay_s=seconds,
-            description=f"delayed by {seconds:g} s",
+        return self._add(
+            Fault("delay", api, options, delay_s=seconds, description=f"delayed by {seconds:g} s")
         )
-        return self._add(fault)
 
-    def drop_response(
-        self,
-        api: str,
-        **options: Unpack[FaultOptions],
-    ) -> Fault:
+    def drop_response(self, api: str, **options: Unpack[FaultOptions]) -> Fault:
         """Add a fault: the broker processes the request, and closes the connection without a response."""
-        fault = Fault(
-            "drop_response",
-            api,
-            options,
-            description=DROPPED,
-        )
-        return self._add(fault)
+        return self._add(Fault("drop_response", api, options, description=DROPPED))
 
-    def truncate_response(
-        self,
-        api: str,
-        **options: Unpack[FaultOptions],
-    ) -> Fault:
+    def truncate_response(self, api: str, **options: Unpack[FaultOptions]) -> Fault:
         """Add a fault: the broker processes the request, sends half of the response, and disconnects."""
-        fault = Fault(
-            "truncate_response",
-            api,
-            options,
-            description=TRUNCATED,
-        )
-        return self._add(fault)
+        return self._add(Fault("truncate_response", api, options, description=TRUNCATED))
 
-    def ignore(
-        self,
-        api: str,
-        **options: Unpack[FaultOptions],
-    ) -> Fault:
+    def ignore(self, api: str, **options: Unpack[FaultOptions]) -> Fault:
         """Add a fault: the broker processes no more requests of the connection, and keeps it open."""
-        fault = Fault(
-            "ignore",
-            api,
-            options,
-            description="ignored",
-        )
-        return self._add(fault)
+        return self._add(Fault("ignore", api, options, description="ignored"))
 
     def random(self, seed: int, *, probability: float = 0.05, **options: Unpack[FaultOptions]) -> Fault:
         """Add random faults: errors, delays, and dropped or truncated responses. See `SeededFault`.

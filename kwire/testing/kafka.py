@@ -273,6 +273,10 @@ class Kafka:
         """Return the security settings to connect with, as properties of the Java client."""
         return self._properties
 
+    def _own_bootstrap_servers(self) -> str:
+        """Return the brokers to which the methods of this object connect."""
+        return self.bootstrap_servers
+
     def _now_ms(self) -> int:
         return libc_time_ns() // 1_000_000
 
@@ -287,7 +291,8 @@ class Kafka:
                 from kwire.testing.blocking_client import BlockingClient
 
                 security = parse_security(self._client_properties())
-                self._client = BlockingClient(self.bootstrap_servers, self._timeout_s, self._sleep, security)
+                servers = self._own_bootstrap_servers()
+                self._client = BlockingClient(servers, self._timeout_s, self._sleep, security)
                 self._client_pid = os.getpid()
             return operation(self._client)
 

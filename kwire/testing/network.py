@@ -139,8 +139,11 @@ class Network:
 
     # --- connections
 
-    def dial(self, host: VirtualHost, to: PeerAddress, handler: TransportEvents) -> Connection:
-        """Connect a node to another node. `partial(dial, host)` is a `kwire.broker.net.peer_link.Dial`."""
+    def dial(self, host: VirtualHost, to: PeerAddress, handler: TransportEvents, listener: str) -> Connection:
+        """Connect a node to another node. `partial(dial, host)` is a `kwire.broker.net.peer_link.Dial`.
+
+        The network transfers complete frames, so its connections have no transport layer.
+        """
         return Connection(self, to, handler, host.name, host.call_soon, host)
 
     def connect(self, to: PeerAddress, client: str, client_id: str = "me") -> ClientConnection:
@@ -461,6 +464,7 @@ class ServerConnection:
             peer_host="127.0.0.1",
             listener=listener.name,
             on_ready=lambda channel: listener.host.call_soon(self._send_responses),
+            on_throttled=lambda throttle_ms: self._channel.mute(listener.host, throttle_ms),
             logger=listener.host.logger("kwire.dispatch"),
             role=listener.role,
         )
@@ -488,7 +492,7 @@ class ServerConnection:
         """Pass frames to the node until one has to wait for earlier responses."""
         channel, node = self._channel, self.listener.node
         while self._waiting and not channel.closed and not channel.ending:
-            if channel.slots and node.must_wait(channel, self._waiting[0]):
+            if channel.fetches.is_muted or (channel.slots and node.must_wait(channel, self._waiting[0])):
                 return
             try:
                 node.handle_frame(channel, self._waiting.popleft())

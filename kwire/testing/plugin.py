@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kwire.testing.cluster import Cluster
     from kwire.testing.kafka import Kafka
     from kwire.testing.simulated import SimulatedCluster
+    from kwire.testing.tls import Tls
 
 FEW_PARTITIONS = {"offsets.topic.num.partitions": 4, "transaction.state.log.num.partitions": 4}
 """Fewer internal partitions, so that the first group and the first transaction start sooner."""
@@ -46,8 +47,10 @@ DEFAULT_SEEDS = 10
 """The number of seeds of a simulated test, unless its mark or the command line sets them."""
 
 MARK_USAGE = {
-    "kwire_broker": 'kwire_broker({"num.partitions": 3}, users={"alice": "secret"}, process="child")',
-    "kwire_cluster": 'kwire_cluster({"num.partitions": 3}, users={"alice": "secret"}, size=3)',
+    "kwire_broker": (
+        'kwire_broker({"num.partitions": 3}, users={"alice": "secret"}, tls=True, process="child")'
+    ),
+    "kwire_cluster": 'kwire_cluster({"num.partitions": 3}, users={"alice": "secret"}, tls=True, size=3)',
     "kwire_simulation": 'kwire_simulation({"num.partitions": 3}, seeds=20, size=3, faults=True)',
 }
 """The complete syntax of each fixture's mark, for error messages."""
@@ -97,11 +100,12 @@ def pytest_configure(config: pytest.Config) -> None:
     KEPT_MODULES.install()  # pytest has installed its own finder
     config.addinivalue_line(
         "markers",
-        "kwire_broker(config, users=...): broker configs for the fixture kwire_broker",
+        "kwire_broker(config, users=..., tls=True): broker configs for the fixture kwire_broker",
     )
     config.addinivalue_line(
         "markers",
-        "kwire_cluster(config, users=..., size=3): broker configs and size for the fixture kwire_cluster",
+        "kwire_cluster(config, users=..., tls=True, size=3): broker configs and size for the fixture "
+        "kwire_cluster",
     )
     config.addinivalue_line(
         "markers",
@@ -358,12 +362,13 @@ def _new_broker(
     *,
     process: Process,
     users: Mapping[str, str] | None = None,
+    tls: bool | Tls = False,
 ) -> BrokerData:
     """Return a broker that has not started, with a new data directory."""
     from kwire.testing.broker import Broker
 
     directory = _new_directory(tmp_path_factory, name)
-    broker = Broker(config, users=users, log_dir=directory, sync=False, process=process)
+    broker = Broker(config, users=users, tls=tls, log_dir=directory, sync=False, process=process)
     return BrokerData(directory, {"": broker}, [])
 
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from kwire.host.clock import ManualClock, TimerQueue
-from kwire.host.host import NoPeers, Peers, TimerClock
+from kwire.host.host import InternodeTimerClock, NoPeers, Peers
 from kwire.host.loggers import NodeLogger
 from kwire.host.random_streams import RandomStreams
 from kwire.testing.disk import ProcessDied
@@ -195,9 +195,11 @@ class VirtualHost:
         return delay_ms if self._speed_percent == 100 else -(-delay_ms * 100 // self._speed_percent)
 
     @property
-    def internode_clock(self) -> TimerClock:
+    def internode_clock(self) -> InternodeTimerClock:
         """The clock for timeouts between nodes, which is the host's own."""
-        return self  # the embedded broker has two clocks, since a test can advance it without its peers
+        return cast(
+            InternodeTimerClock, self
+        )  # the embedded broker has two clocks, since a test can advance it without its peers
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> HostTimer:
         """Call `callback` after `delay_ms` of this host's clock."""

@@ -20,7 +20,7 @@ from typing import Any, cast
 from kwire.broker.api.request.context import Channel
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.config import BrokerConfig, load
-from kwire.broker.net.peer_links import PeerLinks, peer_authentication
+from kwire.broker.net.peer_links import PeerLinks, peer_security
 from kwire.broker.node.node import Node, new_node
 from kwire.broker.raft.endpoints import controller_endpoints
 from kwire.broker.security.principal import ANONYMOUS, Principal
@@ -132,7 +132,7 @@ class VirtualNode:
                 host,
                 partial(network.dial, host),
                 client_id=host.name,
-                peer_authentication=peer_authentication(config, host),
+                peer_security=peer_security(config, host),
             )
         self.node.start()
         join(ListenerRole.CONTROLLER)
@@ -229,10 +229,6 @@ class VirtualClient:
         else:
             self.channel.principal = principal
         self._ids = count(1)
-
-    def new_connection(self) -> VirtualClient:
-        """Open another connection to the same node."""
-        return self.virtual_node.connect()
 
     def submit_frame(self, frame: bytes) -> None:
         """Pass a request frame, including its size prefix, to the node without ending the turn."""

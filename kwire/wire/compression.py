@@ -41,7 +41,6 @@ MAX_EMPTY_STREAMS = 1000
 
 Java's readers call themselves for each one, and overflow their stack after some thousand.
 """
-LZ4_DEFAULT_LEVEL = 9
 ZSTD_DEFAULT_LEVEL = 3
 CHUNK_BYTES = 64 * 1024
 SNAPPY_MAX_RATIO = 64

@@ -52,23 +52,21 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 class ApiInfo:
     """One API: its key, its name, and its message classes, which are imported on first use."""
 
-    def __init__(self, key: ApiKey, name: str) -> None:
+    def __init__(self, key: ApiKey) -> None:
         self.key = key
-        self.name = name
-        self._module = key.name.lower()
+        self.name = key.name.title().replace("_", "")
 
     @cached_property
     def request_class(self) -> type[Message]:
-        found: type[Message] = getattr(
-            import_module("kwire.wire.messages." + self._module), self.name + "Request"
-        )
-        return found
+        return self._class("Request")
 
     @cached_property
     def response_class(self) -> type[Message]:
-        found: type[Message] = getattr(
-            import_module("kwire.wire.messages." + self._module), self.name + "Response"
-        )
+        return self._class("Response")
+
+    def _class(self, side: str) -> type[Message]:
+        module = import_module("kwire.wire.messages." + self.key.name.lower())
+        found: type[Message] = getattr(module, self.name + side)
         return found
 
     @property
@@ -86,85 +84,7 @@ class ApiInfo:
         return version in self.request_class.FLEXIBLE
 
 
-API_VERSIONS: dict[int, ApiInfo] = {
-    key: ApiInfo(key, name)
-    for key, name in (
-        (ApiKey.PRODUCE, "Produce"),
-        (ApiKey.FETCH, "Fetch"),
-        (ApiKey.LIST_OFFSETS, "ListOffsets"),
-        (ApiKey.METADATA, "Metadata"),
-        (ApiKey.OFFSET_COMMIT, "OffsetCommit"),
-        (ApiKey.OFFSET_FETCH, "OffsetFetch"),
-        (ApiKey.FIND_COORDINATOR, "FindCoordinator"),
-        (ApiKey.JOIN_GROUP, "JoinGroup"),
-        (ApiKey.HEARTBEAT, "Heartbeat"),
-        (ApiKey.LEAVE_GROUP, "LeaveGroup"),
-        (ApiKey.SYNC_GROUP, "SyncGroup"),
-        (ApiKey.DESCRIBE_GROUPS, "DescribeGroups"),
-        (ApiKey.LIST_GROUPS, "ListGroups"),
-        (ApiKey.SASL_HANDSHAKE, "SaslHandshake"),
-        (ApiKey.API_VERSIONS, "ApiVersions"),
-        (ApiKey.CREATE_TOPICS, "CreateTopics"),
-        (ApiKey.DELETE_TOPICS, "DeleteTopics"),
-        (ApiKey.DELETE_RECORDS, "DeleteRecords"),
-        (ApiKey.INIT_PRODUCER_ID, "InitProducerId"),
-        (ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch"),
-        (ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn"),
-        (ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn"),
-        (ApiKey.END_TXN, "EndTxn"),
-        (ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers"),
-        (ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit"),
-        (ApiKey.DESCRIBE_ACLS, "DescribeAcls"),
-        (ApiKey.CREATE_ACLS, "CreateAcls"),
-        (ApiKey.DELETE_ACLS, "DeleteAcls"),
-        (ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs"),
-        (ApiKey.ALTER_CONFIGS, "AlterConfigs"),
-        (ApiKey.ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs"),
-        (ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs"),
-        (ApiKey.SASL_AUTHENTICATE, "SaslAuthenticate"),
-        (ApiKey.CREATE_PARTITIONS, "CreatePartitions"),
-        (ApiKey.CREATE_DELEGATION_TOKEN, "CreateDelegationToken"),
-        (ApiKey.RENEW_DELEGATION_TOKEN, "RenewDelegationToken"),
-        (ApiKey.EXPIRE_DELEGATION_TOKEN, "ExpireDelegationToken"),
-        (ApiKey.DESCRIBE_DELEGATION_TOKEN, "DescribeDelegationToken"),
-        (ApiKey.DELETE_GROUPS, "DeleteGroups"),
-        (ApiKey.ELECT_LEADERS, "ElectLeaders"),
-        (ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs"),
-        (ApiKey.ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments"),
-        (ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments"),
-        (ApiKey.OFFSET_DELETE, "OffsetDelete"),
-        (ApiKey.DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas"),
-        (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials"),
-        (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials"),
-        (ApiKey.VOTE, "Vote"),
-        (ApiKey.BEGIN_QUORUM_EPOCH, "BeginQuorumEpoch"),
-        (ApiKey.END_QUORUM_EPOCH, "EndQuorumEpoch"),
-        (ApiKey.DESCRIBE_QUORUM, "DescribeQuorum"),
-        (ApiKey.ALTER_PARTITION, "AlterPartition"),
-        (ApiKey.UPDATE_FEATURES, "UpdateFeatures"),
-        (ApiKey.ENVELOPE, "Envelope"),
-        (ApiKey.FETCH_SNAPSHOT, "FetchSnapshot"),
-        (ApiKey.DESCRIBE_CLUSTER, "DescribeCluster"),
-        (ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers"),
-        (ApiKey.BROKER_REGISTRATION, "BrokerRegistration"),
-        (ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat"),
-        (ApiKey.UNREGISTER_BROKER, "UnregisterBroker"),
-        (ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions"),
-        (ApiKey.LIST_TRANSACTIONS, "ListTransactions"),
-        (ApiKey.ALLOCATE_PRODUCER_IDS, "AllocateProducerIds"),
-        (ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat"),
-        (ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe"),
-        (ApiKey.CONTROLLER_REGISTRATION, "ControllerRegistration"),
-        (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, "GetTelemetrySubscriptions"),
-        (ApiKey.PUSH_TELEMETRY, "PushTelemetry"),
-        (ApiKey.ASSIGN_REPLICAS_TO_DIRS, "AssignReplicasToDirs"),
-        (ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources"),
-        (ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions"),
-        (ApiKey.ADD_RAFT_VOTER, "AddRaftVoter"),
-        (ApiKey.REMOVE_RAFT_VOTER, "RemoveRaftVoter"),
-        (ApiKey.UPDATE_RAFT_VOTER, "UpdateRaftVoter"),
-    )
-}
+API_VERSIONS: dict[int, ApiInfo] = {key: ApiInfo(key) for key in ApiKey}
 """The APIs whose messages are declared, by API key."""
 
 

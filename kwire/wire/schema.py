@@ -23,6 +23,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar, dataclass_transform
 
+from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID, Buffer, Region
 
 Int8: TypeAlias = int
@@ -99,26 +100,15 @@ ALL: Final = Versions((0, ANY_VERSION))
 NONE: Final = Versions((1, 0))
 
 
-class FieldOptions:
+class FieldOptions(NamedTuple):
     """The options of one field in its declaration."""
 
-    __slots__ = ("default", "ignorable", "nullable", "tag", "tagged", "versions")
-
-    def __init__(
-        self,
-        versions: Versions,
-        nullable: Versions,
-        tag: int | None,
-        tagged: Versions,
-        ignorable: bool,
-        default: Any,
-    ) -> None:
-        self.versions = versions
-        self.nullable = nullable
-        self.tag = tag
-        self.tagged = tagged
-        self.ignorable = ignorable
-        self.default = default
+    versions: Versions
+    nullable: Versions
+    tag: int | None
+    tagged: Versions
+    ignorable: bool
+    default: Any
 
 
 _NO_DEFAULT: Final = object()

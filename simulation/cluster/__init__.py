@@ -12,10 +12,13 @@ for their own programs. The simulated clients send the same requests as unmodifi
     transactional_copier    a transactional producer that commits offsets in its transactions
     consumers               consumers of both isolation levels
     group_members           members of consumer groups, of both protocols
+    client_oracle           what clients sent, compared with the committed records
     group_oracle            the expected assignments and committed offsets of a group
     offset_committer        a client that commits offsets for a group without members
     operator                an operator: reassignments, elections, configurations
     delayed_requests        requests that are delayed until the worst moment
+    unclean_elections       invariants of topics that allow unclean leader elections
+    fault_injector          faults that only this simulation injects
     planted_bugs            removed safeguards, each of which the simulation must detect
     elected_planted_bugs    the same for several controllers
 """

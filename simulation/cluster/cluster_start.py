@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from kwire.testing.simulated.environment import ClusterSpec, SimulatedEnvironment, collect_node_errors
+from kwire.testing.simulated.environment import ClusterSpec, collect_node_errors
 from kwire.testing.simulated.fault_injector import RELIABLE_NETWORK
-from kwire.testing.simulated.simulated_client import Steps
 from kwire.testing.simulated.violation import Violation
+from simulation.cluster.environment import ClusterEnvironment
 from simulation.cluster.producers import Producer
+from simulation.cluster.simulated_client import Steps
 from simulation.storage.run import main
 
 MODULE: Final = "simulation.cluster.cluster_start"
@@ -58,7 +59,7 @@ class ClusterStart:
     def __init__(self, seed: int) -> None:
         self._rng = rng = random.Random(f"kwire start {seed}")
         spec = rng.choice(SPECS)._replace(config=DEFAULTS, max_work_ms=DISK_MS)
-        self._environment = SimulatedEnvironment(
+        self._environment = ClusterEnvironment(
             random.Random(rng.getrandbits(64)), spec, RELIABLE_NETWORK, {"a": 1}
         )
         separate = [node_id for node_id in spec.controllers if node_id not in spec.brokers]

@@ -6,8 +6,6 @@ from collections import defaultdict
 from typing import Any, Final
 
 from kwire.testing.results import TopicPartition
-from kwire.testing.simulated.oracle import Oracle
-from kwire.testing.simulated.simulated_client import SimulatedClient, Steps
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.batch import batches, records
 from kwire.wire.errors import ErrorCode
@@ -19,6 +17,8 @@ from kwire.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from simulation.cluster.client_oracle import ClientOracle
+from simulation.cluster.simulated_client import SimulatedClient, Steps
 
 FETCH_VERSION: Final = 12
 LIST_OFFSETS_VERSION: Final = 7
@@ -39,7 +39,11 @@ class Consumer(SimulatedClient):
     """
 
     def __init__(
-        self, *arguments: Any, oracle: Oracle, partitions: list[TopicPartition], read_committed: bool = False
+        self,
+        *arguments: Any,
+        oracle: ClientOracle,
+        partitions: list[TopicPartition],
+        read_committed: bool = False,
     ) -> None:
         super().__init__(*arguments)
         self._oracle = oracle

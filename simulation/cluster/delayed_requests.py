@@ -14,12 +14,12 @@ from functools import partial
 from typing import Final
 
 from kwire.testing.network import Connection
-from kwire.testing.simulated.environment import SimulatedEnvironment
-from kwire.testing.simulated.fault_injector import FaultInjector
 from kwire.testing.simulated.nodes import ClusterNode
 from kwire.wire.messages.alter_partition import AlterPartitionRequest
 from kwire.wire.messages.offset_commit import OffsetCommitRequest
 from kwire.wire.messages.offset_fetch import OffsetFetchRequest
+from simulation.cluster.environment import ClusterEnvironment
+from simulation.cluster.fault_injector import ClusterFaultInjector
 
 CHECK_INTERVAL_MS: Final = 20
 PAUSE_MS: Final = 1_500
@@ -32,7 +32,7 @@ API_KEY: Final = struct.Struct(">4xh")
 class DelayedAlterPartition:
     """A delay of AlterPartition requests, until the joining follower is back without its data."""
 
-    def __init__(self, environment: SimulatedEnvironment, injector: FaultInjector) -> None:
+    def __init__(self, environment: ClusterEnvironment, injector: ClusterFaultInjector) -> None:
         self._environment = environment
         self._injector = injector
         self._follower: ClusterNode | None = None
@@ -102,7 +102,7 @@ class DelayedAlterPartition:
 class DelayedCommits:
     """A delay of one offset commit at a time, until its sender has expired and a member fetches offsets."""
 
-    def __init__(self, environment: SimulatedEnvironment, injector: FaultInjector, members: str) -> None:
+    def __init__(self, environment: ClusterEnvironment, injector: ClusterFaultInjector, members: str) -> None:
         """Delay offset commits of clients whose names begin with `members`."""
         self._environment = environment
         self._injector = injector

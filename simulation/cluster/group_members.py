@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from kwire.host.host import PeerAddress
 from kwire.testing.results import TopicPartition
-from kwire.testing.simulated.simulated_client import Steps
 from kwire.wire.codegen import decoder, encoder
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import (
@@ -46,6 +45,7 @@ from kwire.wire.primitives import Uuid
 from kwire.wire.schema import Message
 from simulation.cluster.consumers import Consumer
 from simulation.cluster.group_oracle import NOTHING, GroupOracle
+from simulation.cluster.simulated_client import Steps
 
 OFFSETS: Final = TopicPartition("__consumer_offsets", 0)
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 7, 5, 4, 5

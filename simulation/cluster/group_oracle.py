@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kwire.testing.results import TopicPartition
-from kwire.testing.simulated.oracle import Oracle
 from kwire.testing.simulated.violation import Violation
+from simulation.cluster.client_oracle import ClientOracle
 
 NOTHING: Final = -1
 
@@ -32,7 +32,7 @@ class CommittedOffset:
 
 class GroupOracle:
     def __init__(
-        self, name: str, oracle: Oracle, partitions: list[TopicPartition], note: Callable[[str], None]
+        self, name: str, oracle: ClientOracle, partitions: list[TopicPartition], note: Callable[[str], None]
     ) -> None:
         """Create an oracle for these partitions. The caller may add partitions to the list later."""
         self.name = name

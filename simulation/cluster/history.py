@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Final
 
 from kwire.testing.simulated.convergence import replica_differences, why_not_converged
-from kwire.testing.simulated.environment import (
-    FIVE_NODES,
-    FOUR_NODES,
-    MAX_PARTITIONS,
-    ONE_NODE,
-    THREE_NODES,
-    ClusterSpec,
-    SimulatedEnvironment,
-    collect_node_errors,
-)
-from kwire.testing.simulated.fault_injector import RELIABLE_NETWORK, FaultInjector, random_network_faults
-from kwire.testing.simulated.node_sasl import REAUTHENTICATION_MS, count_reauthentications
+from kwire.testing.simulated.environment import ClusterSpec, collect_node_errors
+from kwire.testing.simulated.fault_injector import RELIABLE_NETWORK, random_network_faults
+from kwire.testing.simulated.node_sasl import REAUTHENTICATION_MS
 from kwire.testing.simulated.nodes import NO_DRIFT, RACKS, ClockDrift
-from kwire.testing.simulated.simulated_client import SimulatedClient
 from kwire.testing.simulated.violation import Violation
+from kwire.testing.virtual_node import VirtualNode
 from simulation.cluster.consumers import Consumer
 from simulation.cluster.delayed_requests import DelayedAlterPartition, DelayedCommits
+from simulation.cluster.environment import MAX_PARTITIONS, ClusterEnvironment
+from simulation.cluster.fault_injector import ClusterFaultInjector
 from simulation.cluster.group_members import ClassicMember, ConsumerMember, Member
 from simulation.cluster.group_oracle import GroupOracle
 from simulation.cluster.offset_committer import OffsetCommitter
 from simulation.cluster.operator import Operator
 from simulation.cluster.producers import Producer
+from simulation.cluster.simulated_client import SimulatedClient
 from simulation.cluster.transactional_copier import TransactionalCopier
 from simulation.cluster.transactional_producer import TransactionalProducer
+
+ONE_NODE: Final = ClusterSpec({1: "broker,controller"}, replicas=1, min_insync_replicas=1)
+THREE_NODES: Final = ClusterSpec({1: "broker,controller", 2: "broker", 3: "broker"})
+FIVE_NODES: Final = ClusterSpec({1: "broker", 2: "broker", 3: "broker", 4: "broker", 5: "controller"})
+FOUR_NODES: Final = ClusterSpec({1: "broker", 2: "broker", 3: "broker", 4: "controller"})
 
 FAULTS_MS: Final = 10_000
 MEMBER_PREFIX: Final = "member"
@@ -65,7 +65,7 @@ class History:
         if self._random_for("logins").random() < 0.2:
             self._spec = self._spec._replace(uses_sasl=True)
         self._spec = _with_clock_drift(self._spec, self._random_for("clocks"))
-        self._environment: SimulatedEnvironment | None = None
+        self._environment: ClusterEnvironment | None = None
         self._group: GroupOracle | None = None
 
     def _random_for(self, purpose: str) -> random.Random:
@@ -81,7 +81,7 @@ class History:
         """Run the simulation. Raises Violation, or an error that a node must not raise."""
         rng = self._rng
         topics = {"a": rng.choice((1, 2))}
-        self._environment = environment = SimulatedEnvironment(
+        self._environment = environment = ClusterEnvironment(
             random.Random(rng.getrandbits(64)), self._spec, RELIABLE_NETWORK, topics
         )
         with collect_node_errors(environment.node_errors):
@@ -96,7 +96,7 @@ class History:
                 environment.log_state()
                 raise
 
-    def _start_clients(self, environment: SimulatedEnvironment) -> None:
+    def _start_clients(self, environment: ClusterEnvironment) -> None:
         rng, oracle, partitions = self._rng, environment.oracle, environment.partitions
         if environment.spec.unclean_elections:
             self._start_clients_that_tolerate_loss(environment)
@@ -143,7 +143,7 @@ class History:
                 if isinstance(client, Consumer):
                     client.rack = rack_rng.choice(RACKS)
 
-    def _start_clients_that_tolerate_loss(self, environment: SimulatedEnvironment) -> None:
+    def _start_clients_that_tolerate_loss(self, environment: ClusterEnvironment) -> None:
         """Start clients that tolerate lost records: no transactions, groups or idempotent producers."""
         oracle, partitions = environment.oracle, environment.partitions
         for name, acks in (("plain", -1), ("other", -1), ("careless", 1)):
@@ -154,7 +154,7 @@ class History:
             environment.add_client(Consumer, name, oracle=oracle, partitions=partitions)
         environment.add_client(OffsetCommitter, "committer", oracle=oracle, tp=partitions[0])
 
-    def _start_group(self, environment: SimulatedEnvironment, rng: random.Random) -> None:
+    def _start_group(self, environment: ClusterEnvironment, rng: random.Random) -> None:
         if rng.random() < 0.4:
             self._group = group = GroupOracle(
                 "group", environment.oracle, environment.partitions, environment.note
@@ -165,10 +165,10 @@ class History:
                     kind, f"{MEMBER_PREFIX} {number}", oracle=environment.oracle, group=group
                 )
 
-    def _inject_faults(self, environment: SimulatedEnvironment) -> None:
+    def _inject_faults(self, environment: ClusterEnvironment) -> None:
         rng = self._rng
         environment.network.faults = random_network_faults(rng)
-        injector = FaultInjector(
+        injector = ClusterFaultInjector(
             environment,
             random.Random(rng.getrandbits(64)),
             kills_during_writes=self._random_for("half writes").random() < 0.2,
@@ -184,7 +184,7 @@ class History:
         environment.advance(rng.randrange(1_000))
         injector.stop()
 
-    def _converge(self, environment: SimulatedEnvironment) -> None:
+    def _converge(self, environment: ClusterEnvironment) -> None:
         writers = [client for client in environment.clients if not _is_plain_consumer(client)]
         for client in writers:
             client.is_stopping = True
@@ -206,7 +206,7 @@ class History:
         self._read_to_the_end(environment)
         environment.oracle.check()
 
-    def _check_reauthentication(self, environment: SimulatedEnvironment) -> None:
+    def _check_reauthentication(self, environment: ClusterEnvironment) -> None:
         """Check after the faults that sessions are reauthenticated and no connection outlives its session."""
         spec = environment.spec
         if (
@@ -216,15 +216,15 @@ class History:
         ):
             return
         environment.advance(REAUTHENTICATION_MS)
-        before = renewed, ended = count_reauthentications(environment.nodes.values())
+        before = renewed, ended = _count_reauthentications(environment.nodes.values())
         environment.advance(2 * REAUTHENTICATION_MS)
-        now_renewed, now_ended = count_reauthentications(environment.nodes.values())
+        now_renewed, now_ended = _count_reauthentications(environment.nodes.values())
         if now_ended > ended or now_renewed == renewed:
             raise Violation(
                 f"reauthentications and expired connections: {before}, later {(now_renewed, now_ended)}"
             )
 
-    def _read_to_the_end(self, environment: SimulatedEnvironment) -> None:
+    def _read_to_the_end(self, environment: ClusterEnvironment) -> None:
         readers = [
             client
             for client in environment.clients
@@ -261,3 +261,11 @@ def _with_clock_drift(spec: ClusterSpec, rng: random.Random) -> ClusterSpec:
 def _is_plain_consumer(client: SimulatedClient) -> bool:
     """Return whether the client is a consumer that must read to the end of its partitions."""
     return isinstance(client, Consumer) and not isinstance(client, Member)
+
+
+def _count_reauthentications(nodes: Iterable[VirtualNode]) -> tuple[int, int]:
+    """Return the numbers of reauthenticated sessions, and of connections closed for an expired session."""
+    sessions = [node.node.sessions for node in nodes]
+    counts = [each for one in sessions if one is not None for each in one.counts.values()]
+    renewed = sum(each.successful_reauthentication for each in counts)
+    return renewed, sum(each.expired_connections_killed for each in counts)

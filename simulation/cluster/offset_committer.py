@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from kwire.host.host import PeerAddress
 from kwire.testing.results import TopicPartition
-from kwire.testing.simulated.oracle import Oracle
-from kwire.testing.simulated.simulated_client import SimulatedClient, Steps
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.messages.find_coordinator import GROUP
 from kwire.wire.messages.offset_commit import (
@@ -20,6 +18,8 @@ from kwire.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from simulation.cluster.client_oracle import ClientOracle
+from simulation.cluster.simulated_client import SimulatedClient, Steps
 
 COMMIT_VERSION: Final = 8
 FETCH_VERSION: Final = 8
@@ -29,7 +29,7 @@ OFFSETS: Final = TopicPartition("__consumer_offsets", 0)
 class OffsetCommitter(SimulatedClient):
     """A client that commits increasing offsets of one partition, as the only client of its group."""
 
-    def __init__(self, *arguments: Any, oracle: Oracle, tp: TopicPartition) -> None:
+    def __init__(self, *arguments: Any, oracle: ClientOracle, tp: TopicPartition) -> None:
         super().__init__(*arguments)
         self._oracle = oracle
         self._tp = tp

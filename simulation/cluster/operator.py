@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from kwire.broker.metadata.image import RESOURCE_TOPIC
 from kwire.testing.results import TopicPartition
-from kwire.testing.simulated.oracle import Oracle
-from kwire.testing.simulated.simulated_client import SimulatedClient, Steps
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -28,6 +26,8 @@ from kwire.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from kwire.wire.plural import plural
+from simulation.cluster.client_oracle import ClientOracle
+from simulation.cluster.simulated_client import SimulatedClient, Steps
 
 REASSIGN_VERSION: Final = 0
 CREATE_PARTITIONS_VERSION: Final = 3
@@ -55,7 +55,7 @@ class Operator(SimulatedClient):
     def __init__(
         self,
         *arguments: Any,
-        oracle: Oracle,
+        oracle: ClientOracle,
         partitions: list[TopicPartition],
         brokers: list[int],
         replicas: int,

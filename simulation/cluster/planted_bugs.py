@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from kwire.broker.api.records import fetch as consumers_fetch
 from kwire.broker.api.records import follower_fetch
+from kwire.broker.api.records.fetch_isolation import CONSUMER, FetchIsolation
 from kwire.broker.controller import alter_partition, broker_registration
 from kwire.broker.controller.commands import RegisterBroker
 from kwire.broker.controller.heartbeat_manager import BrokerHeartbeatManager
@@ -203,20 +204,23 @@ def _followers_have_no_producer_state(replace: SetAttribute) -> None:
 
 
 def _consumers_read_beyond_the_high_watermark(replace: SetAttribute) -> None:
-    replace(consumers_fetch._Fetch, "_end_offset", lambda self, log: log.written_end_offset)
+    _let_consumers_read_all(replace, (Role.LEADER, Role.FOLLOWER))
 
 
 def _consumers_read_followers_beyond_the_high_watermark(replace: SetAttribute) -> None:
-    original = consumers_fetch._Fetch._end_offset
+    _let_consumers_read_all(replace, (Role.FOLLOWER,))
 
-    def end_offset(self: Any, log: Log) -> int:
-        follows = any(
-            each.log is log and each.role is Role.FOLLOWER
-            for each in self._node.replica_manager._partitions.values()
-        )
-        return log.written_end_offset if follows else original(self, log)
 
-    replace(consumers_fetch._Fetch, "_end_offset", end_offset)
+def _let_consumers_read_all(replace: SetAttribute, roles: Container[Role]) -> None:
+    """Let consumers read all written records of replicas with these roles."""
+    original = FetchIsolation.readable_end
+
+    def readable_end(isolation: FetchIsolation, partition: Partition, *other: Any) -> int:
+        end_offset = original(isolation, partition, *other)
+        is_consumer = isolation in CONSUMER.values()
+        return partition.log.written_end_offset if is_consumer and partition.role in roles else end_offset
+
+    replace(FetchIsolation, "readable_end", readable_end)
 
 
 def _the_leader_epoch_of_requests_is_not_checked(replace: SetAttribute) -> None:

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from kwire.host.host import PeerAddress
 from kwire.testing.results import TopicPartition
-from kwire.testing.simulated.oracle import Oracle, SentRecord, Transaction
-from kwire.testing.simulated.simulated_client import Leader, SimulatedClient, Steps
 from kwire.wire.batch import build
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from simulation.cluster.client_oracle import ClientOracle, SentRecord, Transaction
+from simulation.cluster.simulated_client import Leader, SimulatedClient, Steps
 
 PRODUCE_VERSION: Final = 12
 INIT_PRODUCER_ID_VERSION: Final = 4
@@ -25,7 +25,7 @@ class Producer(SimulatedClient):
     def __init__(
         self,
         *arguments: Any,
-        oracle: Oracle,
+        oracle: ClientOracle,
         partitions: list[TopicPartition],
         acks: int = -1,
         is_idempotent: bool = True,

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from kwire.host.host import PeerAddress
 from kwire.testing.results import TopicPartition
-from kwire.testing.simulated.simulated_client import Steps
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from kwire.wire.messages.find_coordinator import GROUP, TRANSACTION
@@ -24,6 +23,7 @@ from kwire.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from simulation.cluster.simulated_client import Steps
 from simulation.cluster.transactional_producer import TransactionalProducer
 
 ADD_OFFSETS_VERSION: Final = 3

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from kwire.host.host import PeerAddress
 from kwire.testing.results import TopicPartition
-from kwire.testing.simulated.oracle import Transaction
-from kwire.testing.simulated.simulated_client import Steps
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kwire.wire.messages.end_txn import EndTxnRequest
 from kwire.wire.messages.find_coordinator import TRANSACTION
 from kwire.wire.messages.init_producer_id import InitProducerIdRequest
+from simulation.cluster.client_oracle import Transaction
 from simulation.cluster.producers import Producer
+from simulation.cluster.simulated_client import Steps
 
 INIT_VERSION: Final = 4
 ADD_VERSION: Final = 3

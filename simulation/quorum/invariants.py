@@ -20,6 +20,7 @@ from kwire.broker.raft import outputs
 from kwire.broker.raft.outputs import Output
 from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.voters import ReplicaKey, VoterSet
+from kwire.host.host import InternodeTime
 from kwire.testing.simulated.violation import Violation
 from kwire.wire.messages.vote import VoteRequest, VoteResponse
 from kwire.wire.plural import plural
@@ -56,8 +57,8 @@ class Invariants:
         self._batches: dict[tuple[int, int], tuple[Batch, int]] = {}
         self._granted = GrantedVotes()
         self._last_state: dict[ReplicaKey, tuple[int, QuorumRole, int]] = {}
-        self._last_fetch_ms: dict[ReplicaKey, dict[int, int]] = {}
-        self._leader_since_ms: dict[ReplicaKey, int] = {}
+        self._last_fetch_ms: dict[ReplicaKey, dict[int, InternodeTime]] = {}
+        self._leader_since_ms: dict[ReplicaKey, InternodeTime] = {}
         self._leader_voters: dict[ReplicaKey, VoterSet] = {}
 
     # --- events of nodes
@@ -173,7 +174,7 @@ class Invariants:
 
     # --- after each event
 
-    def check(self, node: SimulatedNode, local_ms: int) -> None:
+    def check(self, node: SimulatedNode, local_ms: InternodeTime) -> None:
         """Check the node that has processed an event, at `local_ms` on the node's clock."""
         machine = node.machine
         was = self._last_state.get(node.key)
@@ -215,11 +216,11 @@ class Invariants:
             if last != self._committed_at(last.base_offset):
                 raise Violation(f"{node} is leader of epoch {epoch} with {last}, unlike what is committed")
 
-    def on_fetch(self, leader: SimulatedNode, voter_id: int, local_ms: int) -> None:
+    def on_fetch(self, leader: SimulatedNode, voter_id: int, local_ms: InternodeTime) -> None:
         """Note that a voter has fetched from the leader, at `local_ms` on the leader's clock."""
         self._last_fetch_ms.setdefault(leader.key, {})[voter_id] = local_ms
 
-    def _check_leader_is_followed(self, node: SimulatedNode, local_ms: int) -> None:
+    def _check_leader_is_followed(self, node: SimulatedNode, local_ms: InternodeTime) -> None:
         voters = node.log.voters
         needed = voters.majority - (voters.find(node.key) is not None)
         if needed <= 0:
@@ -228,6 +229,7 @@ class Invariants:
         if self._leader_voters.get(node.key) != voters:  # the majority now depends on other voters
             self._leader_voters[node.key], self._leader_since_ms[node.key] = voters, local_ms
         heard, since_ms = self._last_fetch_ms[node.key], self._leader_since_ms[node.key]
-        times = sorted((max(since_ms, heard.get(voter_id, 0)) for voter_id in voters.ids), reverse=True)
+        heard_ms = (max(since_ms, heard.get(voter_id, since_ms)) for voter_id in voters.ids)
+        times = sorted(heard_ms, reverse=True)
         if local_ms - times[needed - 1] > 4 * self._fetch_timeout_ms:
             raise Violation(f"{node} stays leader without fetches for {local_ms - times[needed - 1]} ms")

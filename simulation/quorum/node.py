@@ -23,7 +23,7 @@ from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.terms import Terms
 from kwire.broker.raft.voters import KRAFT_VERSIONS, ReplicaKey, VoterSet, address_of, endpoints_of
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, METADATA_TOPIC_ID
-from kwire.host.host import PeerAddress, PeerUnreachable
+from kwire.host.host import InternodeTime, PeerAddress, PeerUnreachable
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages import fetch, fetch_snapshot
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
@@ -116,7 +116,7 @@ class SimulatedNode:
         self._delayed_fetches: list[_DelayedFetch] = []
         self._held_requests: list[tuple[Message, Reply]] = []
         self._fetched_snapshot: SavedSnapshot | None = None
-        self._tick_at_ms: int | None = None
+        self._tick_at_ms: InternodeTime | None = None
         self.last_logged: object = None
         """The role, epoch and leader in the node's last line of the transcript."""
 
@@ -124,9 +124,9 @@ class SimulatedNode:
         return f"n{self.key.replica_id}.{self.key.directory_id[-1]}"
 
     @property
-    def local_ms(self) -> int:
+    def local_ms(self) -> InternodeTime:
         """The time on the node's clock."""
-        return round(self._environment.now_ms() * self.speed)
+        return InternodeTime(round(self._environment.now_ms() * self.speed))
 
     @property
     def address(self) -> PeerAddress:
@@ -201,7 +201,7 @@ class SimulatedNode:
             delay_ms = due_ms - self.local_ms
             self._environment.schedule(self, delay_ms, lambda: self._on_tick(due_ms))
 
-    def _on_tick(self, due_ms: int) -> None:
+    def _on_tick(self, due_ms: InternodeTime) -> None:
         if self._tick_at_ms == due_ms:
             self._tick_at_ms = None
             self._handle(list)

@@ -15,6 +15,7 @@ from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.roles import QuorumRole, Stage
 from kwire.broker.raft.standing import Standing
 from kwire.broker.raft.voters import Voter, VoterSet
+from kwire.host.host import InternodeTime
 from simulation.quorum.log import SimulatedLog
 from simulation.storage.planted_bugs import PlantedBug, SetAttribute
 
@@ -147,7 +148,7 @@ def _voter_changes_take_effect_when_they_are_committed(replace: SetAttribute) ->
 def _candidates_skip_the_pre_vote(replace: SetAttribute) -> None:
     original = Standing._count
 
-    def count(self: Standing, now_ms: int) -> list[Output]:
+    def count(self: Standing, now_ms: InternodeTime) -> list[Output]:
         if self.role is QuorumRole.PROSPECTIVE:
             return self._become_candidate(now_ms)
         return original(self, now_ms)
@@ -166,7 +167,7 @@ def _a_leader_without_fetches_does_not_resign(replace: SetAttribute) -> None:
 def _a_restarted_leader_forgets_that_it_was_leader(replace: SetAttribute) -> None:
     original = Standing._recall
 
-    def recall(self: Standing, remembered: QuorumState, now_ms: int) -> None:
+    def recall(self: Standing, remembered: QuorumState, now_ms: InternodeTime) -> None:
         if remembered.leader_id != self._terms.node_id:
             original(self, remembered, now_ms)
 
@@ -191,7 +192,7 @@ def _votes_of_the_first_election_are_not_stored(replace: SetAttribute) -> None:
 def _a_node_with_an_empty_log_counts_as_new(replace: SetAttribute) -> None:
     original = Standing._recall
 
-    def recall(self: Standing, remembered: QuorumState, now_ms: int) -> None:
+    def recall(self: Standing, remembered: QuorumState, now_ms: InternodeTime) -> None:
         if self._log.end_offset > 0:
             original(self, remembered, now_ms)
         else:
@@ -203,7 +204,7 @@ def _a_node_with_an_empty_log_counts_as_new(replace: SetAttribute) -> None:
 def _the_first_election_skips_the_pre_vote(replace: SetAttribute) -> None:
     original = Standing._count
 
-    def count(self: Standing, now_ms: int) -> list[Output]:
+    def count(self: Standing, now_ms: InternodeTime) -> list[Output]:
         if self.role is QuorumRole.PROSPECTIVE and self._has_never_had_a_leader:
             return self._become_candidate(now_ms)
         return original(self, now_ms)

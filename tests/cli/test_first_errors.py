@@ -75,10 +75,12 @@ def test_second_broker_gets_advice(tmp_path: Path) -> None:
         listeners = f"listeners=PLAINTEXT://{address(lines)}"
         same_port = refused("--data", str(tmp_path / "other"), "--set", listeners)
         same_directory = refused("--data", data, *ANY_PORT)
+        same_both = refused("--data", data, "--set", listeners)
     assert same_port.startswith(
         f"kwire: cannot listen on {address(lines)} (listener PLAINTEXT): the port is in use:"
     )
     assert re.search(r"set another port in listeners, as --set listeners=PLAINTEXT://\S+ does$", same_port)
+    assert re.search(rf", as --data {data}-2 --set listeners=PLAINTEXT://\S+ does$", same_both)
     assert same_directory.endswith(
         " is in use by another broker, which holds .lock: stop that broker, or choose another directory"
     )
@@ -100,7 +102,7 @@ def test_read_only_directory_gets_advice(read_only: Path) -> None:
     """The default data directory is in the current directory."""
     line = refused(*ANY_PORT, cwd=read_only)
     assert re.fullmatch(
-        r"kwire: no log directory can be used: kwire-data: [\w -]+ \(kwire-data\): "
+        r"kwire: no log directory can be used: [\w -]+ \(kwire-data\): "
         "choose another one with --data or in log.dirs",
         line,
     )
@@ -109,10 +111,21 @@ def test_read_only_directory_gets_advice(read_only: Path) -> None:
     )
     assert formatted.returncode == 1
     assert re.fullmatch(
-        r"kwire: log.dirs is kwire-data, which cannot be used: [\w -]+ \(kwire-data\): "
+        r"kwire: no log directory can be used: [\w -]+ \(kwire-data\): "
         r"choose another one with --data or in log.dirs\n",
         formatted.stderr,
     )
+
+
+@pytest.mark.parametrize("kind", ["first", "second", "both"])
+def test_each_unusable_directory_is_named_once(read_only: Path, tmp_path: Path, kind: str) -> None:
+    good, bad = str(tmp_path / "good"), [str(read_only / name) for name in ("bad", "worse")]
+    directories = {"first": [bad[0], good], "second": [good, bad[0]], "both": bad}[kind]
+    line = refused("--set", f"log.dirs={','.join(directories)}", *ANY_PORT)
+    failed = line.partition("no log directory can" if kind == "both" else "a log directory cannot")[2]
+    for name in bad if kind == "both" else bad[:1]:
+        assert failed.count(name) == 1
+    assert failed.endswith(": choose another one in log.dirs")
 
 
 def test_proxies_are_not_used_on_loopback(tmp_path: Path) -> None:
@@ -145,7 +158,7 @@ def test_command_on_an_old_python_names_the_needed_version() -> None:
     done = run(sys.executable, "-c", OLD + program, cwd=ROOT)
     assert (done.returncode, done.stderr) == (
         1,
-        "kwire: Python 3.11 or newer is needed, and this is Python 3.10.2\n",
+        "kwire needs Python 3.11 or newer, and this is Python 3.10.2\n",
     )
 
 
@@ -154,3 +167,33 @@ def test_import_on_an_old_python_names_the_needed_version() -> None:
     assert done.stderr.splitlines()[-1] == (
         "ImportError: kwire needs Python 3.11 or newer, and this is Python 3.10.2"
     )
+
+
+@pytest.mark.linux("SO_REUSEADDR lets two sockets bind one address until one of them listens")
+def test_port_that_another_program_takes_during_the_start_is_reported_once(tmp_path: Path) -> None:
+    script = """
+import socket, sys
+from kwire.broker.net.running_node import RunningNode
+from kwire.cli.main import main
+from kwire.cli.server import service
+
+others = []
+
+class LateNode(RunningNode):
+    def __init__(self, config):
+        super().__init__(config)
+        other = socket.socket()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", self._bound[0].port))
+        other.listen()
+        others.append(other)
+
+service.RunningNode = LateNode
+sys.exit(main(["serve", *sys.argv[1:]]))
+"""
+    done = run(sys.executable, "-c", script, "--data", str(tmp_path / "data"), *ANY_PORT)
+    assert (done.returncode, done.stdout) == (1, "")
+    reports = [line for line in done.stderr.splitlines() if "cannot listen on" in line]
+    assert reports == [done.stderr.splitlines()[-1]]
+    assert reports[0].startswith("kwire: ")
+    assert "the port is in use" in reports[0]

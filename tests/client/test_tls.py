@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import pkcs12
 
 from kwire.client.cluster_client import ClusterClient
 from kwire.client.errors import SecurityMismatch
 from kwire.client.security import PLAINTEXT, Security, parse_security
+from kwire.client.tls import create_context
 from kwire.testing import Broker
 from tests.client.tls_proxy import AUTHORITY, BROKER, CERTIFICATES, TlsProxy
 
@@ -22,6 +30,11 @@ TRUSTING = {
 SHOWING = {**TRUSTING, "ssl.keystore.type": "PEM"}
 KEY, _, CHAIN = BROKER.read_text().partition("-----BEGIN CERTIFICATE-----")
 CHAIN = f"-----BEGIN CERTIFICATE-----{CHAIN}"
+
+
+def inline(text: str) -> dict[str, str]:
+    """Return the properties of an inline trust store in place of the file in `TRUSTING`."""
+    return {"ssl.truststore.location": "", "ssl.truststore.certificates": text}
 
 
 @contextmanager
@@ -62,9 +75,9 @@ def test_trusted_broker_is_reached(proxy: TlsProxy, own: Path, tmp_path: Path) -
 
 
 def test_authority_may_be_inline_in_the_properties(proxy: TlsProxy) -> None:
-    inline = {**TRUSTING, "ssl.truststore.certificates": AUTHORITY.read_text()}
-    del inline["ssl.truststore.location"]
-    assert send(proxy, parse_security(inline)) == 1
+    properties = {**TRUSTING, "ssl.truststore.certificates": AUTHORITY.read_text()}
+    del properties["ssl.truststore.location"]
+    assert send(proxy, parse_security(properties)) == 1
 
 
 def test_untrusted_broker_is_refused(proxy: TlsProxy) -> None:
@@ -115,26 +128,87 @@ def test_protocol_mismatch_with_tls_raises_with_the_fix(proxy: TlsProxy) -> None
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ({"ssl.truststore.type": "JKS"}, "ssl.truststore.type=JKS is not supported: .*keytool -list -rfc"),
         (
-            {"ssl.keystore.location": "a", "ssl.keystore.type": "PKCS12"},
-            "PKCS12 is not supported.*openssl pkcs12",
+            {"ssl.truststore.type": "JKS"},
+            "authority.pem is a PEM file, but ssl.truststore.type is JKS: set ssl.truststore.type=PEM",
         ),
-        ({"ssl.keystore.location": "a"}, "ssl.keystore.type=JKS, which is Kafka's default"),
-        ({"ssl.truststore.location": "nosuch"}, "ssl.truststore.location=nosuch: No such file"),
-        ({"ssl.truststore.certificates": "x"}, "ssl.truststore.certificates has no certificate in PEM"),
-        ({"ssl.truststore.certificates": CHAIN.replace("M", "!", 1)}, "is not valid PEM"),
-        ({"ssl.truststore.certificates": CHAIN.replace("M", "A", 1)}, "certificates cannot be used: "),
-        ({"ssl.keystore.type": "PEM", "ssl.keystore.location": str(AUTHORITY)}, "private key and its cert"),
+        (
+            {"ssl.keystore.location": str(BROKER)},
+            "broker.pem is a PEM file, but ssl.keystore.type is JKS: set ssl.keystore.type=PEM",
+        ),
+        ({"ssl.truststore.location": "nosuch"}, "location=nosuch cannot be read: No such file"),
+        (inline("x"), "ssl.truststore.certificates has no certificate in PEM"),
+        (inline(CHAIN.replace("M", "!", 1)), "is not valid PEM"),
+        (inline(CHAIN.replace("M", "A", 1)), "certificates has an invalid certificate: "),
+        ({"ssl.truststore.certificates": CHAIN}, "are both set: remove one of them"),
+        ({"ssl.keystore.type": "PEM", "ssl.keystore.location": str(AUTHORITY)}, "has no private key in PEM"),
         (
             {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(CERTIFICATES / "locked.pem")},
-            "locked.pem cannot be used: ",
+            "locked.pem has an encrypted private key: set ssl.key.password",
         ),
         ({"ssl.endpoint.identification.algorithm": "LDAPS"}, "use https, or leave it empty"),
         ({"ssl.enabled.protocols": "SSLv3"}, "ssl.enabled.protocols has SSLv3: use TLSv1.2, TLSv1.3"),
-        ({"ssl.cipher.suites": "x"}, "ssl.cipher.suites is not supported"),
+        ({"ssl.protocol": "SSLv3"}, "ssl.protocol=SSLv3: use one of TLS, TLSv1.2, TLSv1.3"),
+        ({"ssl.cipher.suites": "x"}, r"ssl\.cipher\.suites"),
     ],
 )
 def test_invalid_tls_properties_raise(properties: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        parse_security({**TRUSTING, **properties})
+        parse_security({name: value for name, value in {**TRUSTING, **properties}.items() if value})
+
+
+def test_client_loads_pkcs12_stores_under_the_default_type(
+    client_auth_proxy: TlsProxy, tmp_path: Path
+) -> None:
+    """As in Java, the content decides, since keytool writes PKCS12, and Kafka's default type is JKS."""
+    key = serialization.load_pem_private_key(KEY.encode(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey)
+    encryption = serialization.BestAvailableEncryption(b"secret")
+    own, trusted = tmp_path / "own.jks", tmp_path / "trusted.jks"
+    certificate = x509.load_pem_x509_certificate(CHAIN.encode())
+    own.write_bytes(pkcs12.serialize_key_and_certificates(b"own", key, certificate, None, encryption))
+    authority = x509.load_pem_x509_certificate(AUTHORITY.read_bytes())
+    entry = pkcs12.PKCS12Certificate(authority, b"authority")
+    trusted.write_bytes(pkcs12.serialize_java_truststore([entry], encryption))
+    stores = {
+        "security.protocol": "SSL",
+        "ssl.keystore.location": str(own),
+        "ssl.keystore.password": "secret",
+        "ssl.truststore.location": str(trusted),
+        "ssl.truststore.password": "secret",
+    }
+    assert send(client_auth_proxy, parse_security(stores)) == 1
+
+
+def test_jks_store_of_a_client_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    store = tmp_path / "trusted.jks"
+    store.write_bytes(b"\xfe\xed\xfe\xed\0\0\0\2")
+    properties = {"security.protocol": "SSL", "ssl.truststore.location": str(store)}
+    with pytest.raises(
+        ValueError, match=r"is a JKS store, .*convert it with keytool -importkeystore -srckey"
+    ):
+        parse_security(properties)
+
+
+def test_endless_file_is_refused() -> None:
+    with pytest.raises(ValueError, match="location=/dev/zero has more than 2097152 bytes"):
+        parse_security({**TRUSTING, "ssl.truststore.location": "/dev/zero"})
+
+
+def test_client_has_the_configured_cipher_suites_and_refuses_renegotiation() -> None:
+    suite = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
+    context = create_context({**TRUSTING, "ssl.cipher.suites": suite})
+    assert context.maximum_version == ssl.TLSVersion.TLSv1_2
+    names = [one["name"] for one in context.get_ciphers() if not one["name"].startswith("TLS_")]
+    assert names == ["ECDHE-ECDSA-AES128-GCM-SHA256"]
+    assert context.options & ssl.OP_NO_RENEGOTIATION
+    with pytest.raises(ValueError, match=r"^ssl\.provider=BC is not supported"):
+        create_context({**TRUSTING, "ssl.provider": "BC"})
+
+
+def test_pem_stores_do_not_import_cryptography() -> None:
+    code = (
+        "import sys; sys.modules['cryptography'] = None; from kwire.client.security import parse_security; "
+        f"parse_security({ {**SHOWING, 'ssl.keystore.location': str(BROKER)}!r})"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
+from kwire.broker.config import BrokerConfig
+from kwire.coordinator.groups.classic_protocol import JoinRequest, SyncRequest
 from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
-from kwire.coordinator.groups.record_serde import stored_records
+from kwire.coordinator.groups.record_serde import record_types, stored_records
+from kwire.coordinator.groups.registry import CLASSIC, GROUP_TYPES
 from kwire.coordinator.groups.service import GroupCoordinatorService
 from kwire.coordinator.partitioner import partition_of
 from kwire.coordinator.ports import Topic
+from kwire.coordinator.state_machine import DecodedRecord
 from kwire.testing.virtual_host import VirtualHost
+from kwire.wire.batch import read_header, stamp
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity
@@ -42,6 +46,22 @@ class Config:
     offsets_topic_num_partitions: int = 50
 
 
+class BrokerSettings:
+    """Configurations of groups that all default to the broker's configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def session_timeout_ms(self, _group_id: str) -> int:
+        return self._config.group_consumer_session_timeout_ms
+
+    def heartbeat_interval_ms(self, _group_id: str) -> int:
+        return self._config.group_consumer_heartbeat_interval_ms
+
+    def assignment_interval_ms(self, _group_id: str) -> int:
+        return self._config.group_consumer_assignment_interval_ms
+
+
 class FakePorts:
     """The offsets topic as lists of batches. Appends are committed in the next turn, unless `held` is set."""
 
@@ -54,16 +74,25 @@ class FakePorts:
         self.max_bytes = 1 << 20
         self.creations = 0
 
-    def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
+    def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> int:
         if self.refuse is not None:
             raise ApiError(self.refuse)
         if len(data) > self.max_bytes:
             raise ApiError(ErrorCode.MESSAGE_TOO_LARGE)
+        offset = self.log_end_offset(index)
+        stamp(data, 0, offset, 0)
         self.logs[index].append(bytes(data))
         if self.held is not None:
             self.held.append(on_committed)
         else:
             self.host.call_soon(lambda: on_committed(None))
+        return offset
+
+    def log_end_offset(self, index: int) -> int:
+        return read_header(self.logs[index][-1]).next_offset if self.logs[index] else 0
+
+    def delete_records_before(self, index: int, offset: int) -> None:
+        raise AssertionError("groups need all records")
 
     def max_batch_bytes(self, _index: int) -> int:
         if self.refuse is not None:
@@ -130,6 +159,11 @@ class FakeTopics:
         return self.racks_of.get(topic.name, [[]] * topic.partition_count)
 
 
+def decoded(data: bytes) -> Iterator[DecodedRecord]:
+    """Decode the records of a stored batch."""
+    return stored_records(record_types(GROUP_TYPES), memoryview(data))
+
+
 class Reply:
     """A response that may still be pending."""
 
@@ -175,7 +209,9 @@ class CoordinatorHarness:
         self.service = self._start()
 
     def _start(self) -> GroupCoordinatorService:
-        service = GroupCoordinatorService(self.config, self.host, self.ports, self.topics)
+        service = GroupCoordinatorService(
+            cast("BrokerConfig", self.config), self.host, self.ports, self.topics, BrokerSettings(self.config)
+        )
         for index in range(PARTITIONS):
             service.elected(index, 0)
         return service
@@ -322,7 +358,7 @@ class CoordinatorHarness:
 
     def state(self, group: str = "g") -> str | None:
         try:
-            return self.service.describe(group).group_state
+            return self.service.describe(CLASSIC, group).group_state
         except ApiError as error:
             if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
                 raise
@@ -331,7 +367,7 @@ class CoordinatorHarness:
     def records(self, group: str = "g") -> list[tuple[Message, Message | None]]:
         """Return all stored records of a group."""
         log = self.ports.logs[partition_of(group, PARTITIONS)]
-        entries = [entry for data in log for entry in stored_records(memoryview(data))]
+        entries = [entry[:2] for data in log for entry in decoded(data)]
         return [
             (key, value)
             for key, value in entries

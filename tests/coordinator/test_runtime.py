@@ -9,13 +9,13 @@ import pytest
 from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC
 from kwire.broker.node.state_topic import StateTopic
 from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
-from kwire.coordinator.groups.record_serde import stored_records
+from kwire.coordinator.groups.registry import CLASSIC
 from kwire.coordinator.partitioner import partition_of
 from kwire.coordinator.transactions.state_machine import TransactionMarker
 from kwire.wire.batch import read_header
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.records.groups import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
-from tests.coordinator.coordinator_harness import PARTITIONS, CoordinatorHarness, Reply
+from tests.coordinator.coordinator_harness import PARTITIONS, CoordinatorHarness, Reply, decoded
 from tests.node_harness import NodeHarness
 
 
@@ -40,9 +40,9 @@ def test_partition_of_uses_javas_string_hash(group: str, java_hash: int) -> None
 def test_restart_restores_the_group(harness: CoordinatorHarness) -> None:
     leader, follower = harness.stable(count=2)
     harness.commit(42, generation=1, member=leader.member_id)
-    before = harness.service.describe("g")
+    before = harness.service.describe(CLASSIC, "g")
     harness.restart()
-    assert harness.service.describe("g") == before
+    assert harness.service.describe(CLASSIC, "g") == before
     assert harness.offsets() == {("t", 0): 42}
     assert harness.heartbeat(leader) == ErrorCode.NONE
     assert harness.sync(follower).value.assignment == b"b"
@@ -132,7 +132,7 @@ def test_disk_failure_in_an_append_calls_back_once(
     monkeypatch.setattr(harness.ports, "append", append)
     reply = Reply()
     commit = OffsetCommit("g", -1, "", None, [PartitionCommit("t", 0, 5, -1, "")], None, 9)
-    harness.service.commit_transactional_offsets(commit, (7, 0), reply)
+    harness.service.commit_offsets(commit, reply, (7, 0))
     assert reply.value == ErrorCode.NOT_COORDINATOR
 
 
@@ -196,7 +196,7 @@ def stored_offsets(data: bytes) -> list[tuple[int, int]]:
     """Return the commits (partition, offset) in a batch."""
     return [
         (key.partition, value.offset)
-        for key, value in stored_records(memoryview(data))
+        for key, value, _ in decoded(data)
         if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue)
     ]
 
@@ -266,9 +266,7 @@ def test_transactional_offsets_are_written_after_the_pending_batch(harness: Coor
     send_commits(harness, (0, 1))
     reply = Reply()
     commits = [PartitionCommit("t", 0, 2, -1, "")]
-    harness.service.commit_transactional_offsets(
-        OffsetCommit("g", -1, "", None, commits, None, 0), (7, 0), reply
-    )
+    harness.service.commit_offsets(OffsetCommit("g", -1, "", None, commits, None, 0), reply, (7, 0))
     send_commits(harness, (1, 3))
     # The pending batch is flushed before a marker is written.
     harness.service.flush_batch(partition_of("g", PARTITIONS))
@@ -329,7 +327,7 @@ def test_transaction_marker_is_written_after_the_pending_batch() -> None:
     host.run_pending()
     written, plain, ended = Reply(), Reply(), Reply()
     commit = OffsetCommit("g", -1, "", None, [PartitionCommit("t", 0, 7, -1, "")], None, 0)
-    node.groups.commit_transactional_offsets(commit, (7, 0), written)
+    node.groups.commit_offsets(commit, written, (7, 0))
     node.groups.commit_offsets(commit._replace(commits=[PartitionCommit("t", 0, 5, -1, "")]), plain)
     node.write_marker((GROUP_METADATA_TOPIC, 0), TransactionMarker("", 7, 0, True, frozenset(), 1), 0, ended)
     node.end_turn()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kwire.pipeline.spark_errors import summarize_error
+from kwire.pipeline.spark_errors import summarize_error, summarize_maven
 
 SOURCE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException: "
 TRACEBACK = "Traceback (most recent call last):\n  File x, line 3\n"
@@ -92,3 +92,18 @@ def test_an_exception_is_summarized(error: Exception, sentence: str) -> None:
 )
 def test_an_unexpected_exception_keeps_its_traceback(error: Exception) -> None:
     assert summarize_error(error) is None
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (
+            "[\033[1;31mERROR\033[m] the jar was not found\n[ERROR] see help\n\033[0m\033[0m\n",
+            "the jar was not found",
+        ),
+        ("Progress\nno such file\n", "no such file"),
+        ("\033[0m\n", ""),
+    ],
+)
+def test_maven_output_is_summarized(output: str, reason: str) -> None:
+    assert summarize_maven(output) == reason

@@ -262,6 +262,7 @@ def test_importing_kwire_testing_does_not_import_the_broker() -> None:
         "kwire.testing.recorder",
         "kwire.testing.reservations",
         "kwire.testing.results",
+        "kwire.testing.tls",
         "kwire.testing.users",
         "kwire.wire",
         "kwire.wire.mechanisms",  # only names

@@ -22,7 +22,6 @@ from unittest.mock import patch
 
 import pytest
 
-from kwire.broker.storage.disk import StorageError
 from kwire.testing import Broker, Kafka, wait_until
 from kwire.testing.child_frames import Call, Result, encode_call, join_error, receive
 from kwire.testing.child_process import CHILD_ITSELF, CHILD_PROCESSES, ChildDied, ChildProcess
@@ -74,16 +73,18 @@ def test_soft_limit_of_descriptors_is_raised_in_the_child_process_only(broker: B
 
 
 def test_dead_child_process_is_named_with_its_last_log_lines() -> None:
-    with pytest.raises(StorageError, match="/proc/nowhere"):
-        Broker({"log.dirs": "/proc/nowhere,/proc/elsewhere"}, process="child").start()
     with Broker(process="child") as broker:
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert client.recv(1) == b""
         pid = child().pid
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(
             ChildDied, match=f"child process {pid} .* signal 9; its last log lines:\n"
         ) as died:
             broker.topics()
-        assert "ERROR kwire.storage: [node 1] Log directory /proc/nowhere is offline until" in str(died.value)
+        assert "the peer sent an HTTP request" in str(died.value)
         with pytest.raises(RuntimeError, match=r"the broker is not running: call start\(\)"):
             broker.topics()
         assert not broker.is_running

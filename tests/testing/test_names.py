@@ -28,7 +28,7 @@ KAFKA = """
     wait_until(condition, timeout_s, description)
 """
 USERS = """
-    client_config(user, mechanism)
+    client_config(user, mechanism, certificate, defect)
     create_token(owner, renewers, max_lifetime_ms, mechanism)
     tokens()
 """
@@ -140,10 +140,17 @@ NAMES = {
     confluent
     is_token
     java
+    java_properties
     kafka_python
     mechanism
     password
+    security_protocol
+    tls
     username
+""",
+    "Tls": """
+    client_auth
+    defect
 """,
     "Token": """
     expires_ms

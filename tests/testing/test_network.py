@@ -54,7 +54,7 @@ class TwoNodes:
             to,
             more.pop("purpose", "test"),
             request,
-            deadline_ms=host.monotonic_ms() + timeout_ms,
+            deadline_ms=host.internode_clock.monotonic_ms() + timeout_ms,
             on_response=self.responses.append,
             **more,
         )

@@ -43,6 +43,7 @@ from kwire.broker.config.sasl import (
     read_listener_sasl,
     unprefixed_jaas_keys,
 )
+from kwire.broker.config.tls import NodeCertificates
 from kwire.broker.config.topic_keys import BROKER_SYNONYMS
 from kwire.host.loggers import NodeLogger, node_name
 from kwire.wire.named_tuple import NamedTuple
@@ -203,6 +204,8 @@ class BrokerConfig:
 
         A removed listener keeps its entry until it is added again.
         """
+        self.tls: NodeCertificates | None = None
+        """The certificates of listeners with TLS. The code that starts the node loads them."""
         self._listeners = self._check_listeners()
         self._advertised = self._read_advertised()
         self._check_consistency()
@@ -270,6 +273,15 @@ class BrokerConfig:
         active = self._active_listeners.get(listener)
         return None if active is None else active.sasl
 
+    @property
+    def effective(self) -> EffectiveSettings:
+        """The effective settings."""
+        return self._state
+
+    def peer_listeners(self) -> list[str]:
+        """Return the listeners of other nodes to which this node connects."""
+        return [*self.controller_listener_names[:1], *([self.inter_broker_listener_name] * self.is_broker)]
+
     def peer_login(self, listener: str) -> tuple[str, LoginContext] | None:
         """Return the mechanism and login with which this node connects to other nodes on a listener.
 
@@ -310,6 +322,8 @@ class BrokerConfig:
         if per_broker != known_per_broker:
             self.per_broker = remove_invalid(per_broker, self.logger, per_broker=True)
             self._apply("broker")
+        if self.tls is not None:
+            self.tls.reload(self._state)
 
     def check_update(self, settings: Mapping[str, str], *, per_broker: bool) -> None:
         """Raise ConfigError if `settings` cannot replace the dynamic settings of this broker.
@@ -325,6 +339,8 @@ class BrokerConfig:
         for listener in state.listeners.broker_endpoints():
             if listener.name not in self._active_names():
                 self._listener_security(listener.name, state)
+        if self.tls is not None:
+            self.tls.check(state)
 
     def _apply(self, where: str) -> None:
         try:
@@ -349,7 +365,10 @@ class BrokerConfig:
                 continue
             self._active_listeners.pop(name, None)
             try:
-                self._active_listeners[name] = self._listener_security(name, state)
+                security = self._listener_security(name, state)
+                if self.tls is not None:
+                    self.tls.add(name, state)
+                self._active_listeners[name] = security
             except ConfigError as error:
                 # Apache Kafka may have stored the listener, so its settings are kept.
                 self.logger.error("Cannot add listener %s, correct its configs: %s", name, error)
@@ -440,8 +459,7 @@ class BrokerConfig:
         self._active_listeners = {
             listener.name: self._listener_security(listener.name, state) for listener in self._listeners
         }
-        others = [*self.controller_listener_names[:1], *([state.listeners.inter_broker] * self.is_broker)]
-        for name in others:
+        for name in self.peer_listeners():
             self.peer_login(name)
 
     def _check_broker_listeners(self) -> None:
@@ -521,6 +539,7 @@ SUPPORTED_KEYS: Final = (
         ),
         "inter.broker.listener.name",
         "listener.security.protocol.map",
+        *(name for name in BROKER_KEYS if name.startswith("ssl.")),
         "listeners",
         "log.dir",
         "log.dirs",

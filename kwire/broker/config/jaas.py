@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Final
 
 from kwire.wire.java_strings import BLANKS
@@ -81,6 +82,7 @@ class LoginContext(NamedTuple):
         }
 
 
+@lru_cache(maxsize=16)  # each Envelope on a SASL listener asks for this node's own login
 def parse_jaas(text: str) -> LoginContext:
     """Parse a text with a single login module. Raises MalformedJaas for any other text."""
     tokens = _tokens(text)

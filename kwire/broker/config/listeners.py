@@ -16,7 +16,6 @@ from kwire.broker.config.definition import ConfigError, Value, invalid, parse_in
 from kwire.wire.named_tuple import NamedTuple
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SASL_PLAINTEXT")
 META_ADDRESS: Final = "0.0.0.0"
 MAX_PORT: Final = 65_535
 
@@ -109,16 +108,10 @@ def parse_pairs(key: str, text: str) -> list[tuple[str, str]]:
 
 
 def check_protocol(listener: str, protocols: Mapping[str, str]) -> None:
-    """Raise ConfigError for a listener without a security protocol, or with an unsupported one."""
-    protocol = protocols.get(listener)
-    if protocol is None:
+    """Raise ConfigError for a listener without a security protocol."""
+    if listener not in protocols:
         raise ConfigError(
             f"listeners has {listener}, but listener.security.protocol.map has no protocol for it"
-        )
-    if protocol not in SERVED_PROTOCOLS:
-        raise ConfigError(
-            f"listeners has {listener} with the security protocol {protocol}, which is not supported yet: "
-            f"use {', '.join(SERVED_PROTOCOLS)}"
         )
 
 

@@ -22,7 +22,7 @@ PROTECTION_KEYS: Final = frozenset(
 _LISTENER_PREFIX: Final = re.compile(r"listener\.name\.[^.]+\.")
 
 AUTHORIZER_KEYS: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
-"""Keys that only Kafka's authorizer reads. Kafka ignores them without an authorizer."""
+"""Keys of Kafka's authorizer. Without one, kwire only reads the users of nodes in super.users."""
 
 
 UNPROTECTED: Final = "kwire does not restrict clients as these settings ask"

@@ -56,6 +56,8 @@ class CreateTopics(NamedTuple):
 
     topics: Sequence[CreatableTopic]
     validate_only: bool = False
+    client: tuple[Principal, str] | None = None
+    """The client that needs the topics, and its address; None if the broker itself needs them."""
 
 
 class TopicToDelete(NamedTuple):

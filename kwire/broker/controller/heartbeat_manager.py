@@ -16,6 +16,7 @@ from kwire.broker.controller.commands import (
     UnregisterBroker,
 )
 from kwire.broker.metadata.image import BrokerImage, MetadataImage
+from kwire.host.host import InternodeTime
 
 UNKNOWN = -1
 
@@ -34,7 +35,7 @@ class _BrokerHeartbeatState:
     def __init__(self, broker_epoch: int, registration_offset: int) -> None:
         self.broker_epoch = broker_epoch
         self.registration_offset = registration_offset
-        self.last_contact_ms: int | None = None
+        self.last_contact_ms: InternodeTime | None = None
         self.metadata_offset = UNKNOWN
         self.controlled_shutdown_offset = UNKNOWN
 
@@ -47,7 +48,7 @@ class BrokerHeartbeatManager:
 
         `own_broker_id` is the broker of this node; None on a controller-only node.
         """
-        self.now_ms = 0
+        self.now_ms = InternodeTime(0)
         """The monotonic time of the current command in ms, set by the caller."""
         self.own_broker_id = own_broker_id
         self.session_timeout_ms = session_timeout_ms
@@ -121,7 +122,7 @@ class BrokerHeartbeatManager:
 
     # --- queries
 
-    def next_expiry_ms(self) -> int | None:
+    def next_expiry_ms(self) -> InternodeTime | None:
         """Return the monotonic time at which the next session can time out, in ms; None without sessions."""
         heard = [
             known.last_contact_ms

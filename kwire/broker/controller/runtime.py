@@ -34,7 +34,7 @@ from kwire.broker.metadata.features import KRAFT_VERSION
 from kwire.broker.metadata.image import METADATA_VERSION
 from kwire.broker.metadata.publisher import MetadataPublisher
 from kwire.broker.metadata.records import StoredRecord
-from kwire.host.host import Host, Timer
+from kwire.host.host import Host, InternodeTime, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.records.metadata import AbortTransactionRecord, NoOpRecord
@@ -182,7 +182,7 @@ class ControllerRuntime:
                 delay_ms, lambda: self._check_sessions(due_ms)
             )
 
-    def _check_sessions(self, due_ms: int) -> None:
+    def _check_sessions(self, due_ms: InternodeTime) -> None:
         self._session_check = None
         now_ms = self._heartbeats.now_ms = self._host.internode_clock.monotonic_ms()
         if now_ms - due_ms > MAX_TIMER_DELAY_MS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from kwire.host.host import PeerAddress
+    from kwire.host.host import InternodeTime, PeerAddress
 
 MAX_NODES: Final = 1_000
 """The number of nodes whose last failure is kept. A further node replaces the oldest entry."""
@@ -17,12 +17,12 @@ class AuthenticationFailures:
     """The last logged failure per node, until this node has authenticated with that node."""
 
     def __init__(self) -> None:
-        self._logged: dict[PeerAddress, tuple[str, int]] = {}
+        self._logged: dict[PeerAddress, tuple[str, InternodeTime]] = {}
 
     def __len__(self) -> int:
         return len(self._logged)
 
-    def should_log(self, peer: PeerAddress, reason: str, now_ms: int) -> bool:
+    def should_log(self, peer: PeerAddress, reason: str, now_ms: InternodeTime) -> bool:
         """Return whether to log that authentication with `peer` failed. If so, record the failure as logged.
 
         The result is False if the last logged failure has the same reason, or is less than `LOG_INTERVAL_MS`

@@ -10,7 +10,6 @@ from kwire.broker.net.receiver import ConnectionOwner, Receiver, ServedNode
 from kwire.broker.net.send_queue import ALL_SENT, RegionTruncated, Sent
 from kwire.broker.net.unexpected_protocols import unexpected_protocol
 from kwire.host.loggers import NodeLogger
-from kwire.host.platform.events import LOST, READABLE, WRITABLE
 from kwire.host.system_socket import Socket
 
 if TYPE_CHECKING:
@@ -34,13 +33,14 @@ class ConnectionServer(ConnectionOwner, Protocol):
     def mark_dirty(self, connection: Connection) -> None: ...
     def close(self, connection: Connection, reason: str) -> None: ...
     def refuse(self, connection: Connection, reason: str) -> None: ...
+    def handshake_failed(self, connection: Connection, error: OSError) -> None: ...
     def log_unexpected_protocol(self, connection: Connection, protocol: UnexpectedProtocol) -> None: ...
 
 
 class Connection(Receiver):
     """An accepted connection: its socket, its channel, and the state of receiving and sending."""
 
-    __slots__ = ("_reading_ahead", "_server", "dirty", "idle_timer", "listener", "peer")
+    __slots__ = ("_reading_ahead", "_server", "_sock", "dirty", "idle_timer", "listener", "peer")
 
     def __init__(
         self,
@@ -57,20 +57,23 @@ class Connection(Receiver):
             local_host=sock.getsockname()[0],
             listener=listener.name,
             on_ready=self._reply_ready,
+            on_throttled=self._throttle,
             logger=server.requests_logger,
             role=listener.role,
             request_metrics=server.request_metrics,
         )
-        super().__init__(server, sock, channel)
+        transport = server.settings.new_transport_layer(sock, listener.name, None)
+        super().__init__(server, sock.fileno(), transport, channel)
         server.node.channel_opened(channel)
         self._server = server
+        self._sock = sock
         self.listener = listener.name
         self.peer = peer
         self.dirty = False
         """Whether the server will process this connection at the end of the turn."""
         self.idle_timer: Timer | None = None
         self._reading_ahead = False  # whether a worker thread is reading the next window from the disk
-        server.loop.watch(self.fd, READABLE, self._on_events)
+        self._begin()
 
     def __str__(self) -> str:
         return f"from {self.peer[0]}:{self.peer[1]} (listener {self.listener})"
@@ -80,6 +83,9 @@ class Connection(Receiver):
 
     def refuse(self, reason: str) -> None:
         self._server.refuse(self, reason)
+
+    def handshake_failed(self, error: OSError) -> None:
+        self._server.handshake_failed(self, error)
 
     def log_unexpected_protocol(self, frame_size: int) -> bool:
         protocol = unexpected_protocol(frame_size)
@@ -91,14 +97,12 @@ class Connection(Receiver):
     def mark_dirty(self) -> None:
         self._server.mark_dirty(self)
 
-    def _on_events(self, mask: int) -> None:
-        if mask & WRITABLE:
-            self._blocked = False
-            self._server.mark_dirty(self)
-        if mask & READABLE:
-            self._receive()
-        elif mask & LOST:
-            self.close("the peer reset the connection")
+    def established(self) -> None:
+        if self.channel.authentication is None:
+            try:
+                self.channel.principal = self.transport.peer_principal()
+            except OSError as error:
+                self.handshake_failed(error)
 
     # --- end of the turn
 
@@ -154,7 +158,7 @@ class Connection(Receiver):
         elif self._paused and not self._server.draining and not self._is_full():
             self._paused = False
         self._watch()
-        return more
+        return more or (self.transport.has_more and not self._paused)
 
     def _read_ahead(self) -> None:
         work, end = self.queue.cold_window()
@@ -172,10 +176,16 @@ class Connection(Receiver):
 
         self._server.loop.run_in_worker(work, done)
 
+    def _throttle(self, throttle_ms: int) -> None:
+        if not self.closed and not self._server.draining:
+            self.channel.mute(self._server.loop, throttle_ms)
+            self._pause()
+
     # --- closing
 
     def drain(self) -> None:
         """Stop receiving. Send the responses to requests that were received before."""
+        self.channel.fetches.unmute()
         self._paused = True
         self._watch()
         self.mark_dirty()
@@ -184,12 +194,12 @@ class Connection(Receiver):
     def is_drained(self) -> bool:
         return self._waiting is None and not self.channel.slots and not self.queue
 
-    def release(self) -> None:
-        """Close the socket and free the buffers. Only `SocketServer` calls this."""
-        self.closed = True
+    def release_socket(self) -> Socket:
+        """Free the buffers without closing the socket, and return it."""
+        self._detach()
+        return self._sock
+
+    def _detach(self) -> None:
+        super()._detach()
         if self.idle_timer is not None:
             self.idle_timer.cancel()
-        self._server.loop.unwatch(self.fd)
-        self.sock.close()
-        self.queue.clear()
-        self._partial = self._frame_buffer = self._waiting = None

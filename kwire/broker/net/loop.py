@@ -39,7 +39,7 @@ from kwire.broker.net.loop_events import LoopEvent, Wait
 from kwire.broker.net.workers import Workers, run_all
 from kwire.broker.storage.disk import SHORTAGE_RETRY_MS
 from kwire.host.clock import Clock, QueuedTimer, SystemClock, TimerQueue
-from kwire.host.host import NoPeers, Peers, Timer
+from kwire.host.host import InternodeTime, NoPeers, Peers, Timer
 from kwire.host.internode_clock import InternodeClock
 from kwire.host.loggers import NodeLogger
 from kwire.host.periodic_checks import PeriodicChecks
@@ -58,6 +58,8 @@ CHECKPOINT_SECONDS = 0.02
 IDLE_WINDOW_SECONDS = 30.0
 LINGER_SECONDS = 0.02
 """The time that a loop that is `alone` waits in its own poller after a turn that handled something."""
+HANDSHAKES_PER_TURN = 4
+"""The limit for the steps of handshakes in one turn. A step of a TLS handshake takes up to a millisecond."""
 STEPS_PER_TURN = 64
 """The number of deadlines that `advance` moves through before the loop handles descriptors again."""
 UNPREDICTABLE = frozenset({"salts", "sasl"})
@@ -89,7 +91,7 @@ class Loop:
         """The other nodes. There are none until `PeerLinks` replaces this."""
         self.end_turn: Callable[[], bool] = _nothing_left
         """The hook at the end of each turn. It returns True if the next turn must not wait."""
-        self.turn_ms = 0
+        self.turn_ms = InternodeTime(0)
         """The time of `internode_clock` in ms at the start of this turn."""
         self.turn_began = perf_counter()
         """The value of `perf_counter` (seconds) at the start of this turn."""
@@ -120,6 +122,8 @@ class Loop:
         self._stopping = False
         self._more = False
         self._workers = Workers(max_workers, self._work_finished, retry=self.retry_soon)
+        self._handshakes = 0, 0.0
+        """The steps of handshakes in a turn, and the start of this turn."""
         self._when_idle: list[Callable[[], None]] = []
         """Callbacks to call once no work is in progress in worker threads."""
         self._woken_fd, self._wake_fd = open_wakeup()
@@ -134,14 +138,24 @@ class Loop:
         self._poller.register(fd, mask)
         self._handlers[fd] = handler
 
-    def rewatch(self, fd: int, mask: int) -> None:
-        """Change the event mask of a watched descriptor."""
+    def rewatch(self, fd: int, mask: int, handler: Callable[[int], None] | None = None) -> None:
+        """Change the event mask of a watched descriptor, and its handler if there is a new one."""
         self._poller.modify(fd, mask)
+        if handler is not None:
+            self._handlers[fd] = handler
 
     def unwatch(self, fd: int) -> None:
         """Stop watching a descriptor. Call this before closing it."""
         del self._handlers[fd]
         self._poller.unregister(fd)
+
+    def may_handshake(self) -> bool:
+        """Count a step of a handshake. Return False if this turn has no more time for steps."""
+        steps, turn = self._handshakes
+        if turn != self.turn_began:
+            steps = 0
+        self._handshakes = steps + 1, self.turn_began
+        return steps < HANDSHAKES_PER_TURN
 
     # --- Host (the clock implements now_ms and monotonic_ms)
 

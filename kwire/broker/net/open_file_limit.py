@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.storage.descriptors import shortage_text
+from kwire.host.host import InternodeTime
 from kwire.host.platform.processes import open_file_limits
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def raise_open_file_limit() -> int:
 def shortage_log(loop: Loop) -> Callable[[OSError], None]:
     """Return the function that logs that the process has run out of descriptors, at most once a minute."""
     logger = loop.logger("kwire.storage")
-    logged_ms: int | None = None
+    logged_ms: InternodeTime | None = None
 
     def log(error: OSError) -> None:
         nonlocal logged_ms

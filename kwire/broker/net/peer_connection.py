@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from kwire.broker.api.request.context import Channel
 from kwire.broker.net.receiver import SCRATCH_BYTES, Receiver
 from kwire.broker.net.send_queue import Sent
-from kwire.broker.net.socket_settings import SYSTEM_DEFAULT
+from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, configure
 from kwire.broker.net.workers import Workers
-from kwire.host.platform.events import LOST, READABLE, WRITABLE
+from kwire.host.platform.events import WRITABLE
 from kwire.host.system_socket import Socket, getaddrinfo
 from kwire.wire.primitives import Buffer
 
@@ -46,7 +46,7 @@ class PeerConnections:
         self.frame_handler = self
         self.settings = settings
         self.logger = loop.logger("kwire.net")
-        self._open: dict[int, PeerConnection] = {}
+        self.open: dict[int, PeerConnection] = {}
         self._lookups: dict[PeerAddress, list[OnResolved]] = {}
         """The callbacks that wait for the lookup of each host. The first host is being looked up."""
         self.unresponsive: dict[PeerAddress, SocketAddress] = {}
@@ -54,20 +54,11 @@ class PeerConnections:
         self._resolver = Workers(1, self._deliver, retry=loop.retry_soon)
         self._lock = threading.Lock()
         self._closed = False
-        self._ids = count(1)
+        self.ids = count(1)
 
-    def dial(self, to: PeerAddress, events: TransportEvents) -> OutgoingConnection:
+    def dial(self, to: PeerAddress, events: TransportEvents, listener: str) -> OutgoingConnection:
         """Start to open a connection, as `peer_link.Dial` specifies."""
-        return OutgoingConnection(self, to, events)
-
-    def open_connection(self, sock: Socket, to: PeerAddress, events: TransportEvents) -> PeerConnection:
-        """Create a `PeerConnection` for a socket that is connected already."""
-        connection = PeerConnection(self, sock, next(self._ids), to, events)
-        self._open[connection.channel.id] = connection
-        return connection
-
-    def forget(self, connection: PeerConnection) -> None:
-        del self._open[connection.channel.id]
+        return OutgoingConnection(self, to, events, listener)
 
     @cached_property
     def scratch(self) -> memoryview:
@@ -114,7 +105,7 @@ class PeerConnections:
     # --- FrameHandler
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None:
-        self._open[channel.id].events.received(frame)
+        self.open[channel.id].events.received(frame)
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
         return False
@@ -123,10 +114,13 @@ class PeerConnections:
 class OutgoingConnection:
     """A connection that is being opened: its host is looked up, then each address is tried."""
 
-    def __init__(self, connections: PeerConnections, to: PeerAddress, events: TransportEvents) -> None:
+    def __init__(
+        self, connections: PeerConnections, to: PeerAddress, events: TransportEvents, listener: str
+    ) -> None:
         self._connections = connections
         self._to = to
         self._events = events
+        self._listener = listener
         self._addresses: deque[SocketAddress] = deque()
         self._current_address: SocketAddress | None = None
         self._connecting: Socket | None = None
@@ -194,11 +188,7 @@ class OutgoingConnection:
             if not self._connections.loop.give_back_descriptors():
                 raise
             sock = Socket(family, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if settings.send_buffer_bytes != SYSTEM_DEFAULT:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer_bytes)
+        configure(sock, settings.send_buffer_bytes)
         if settings.receive_buffer_bytes != SYSTEM_DEFAULT:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
         return sock
@@ -206,21 +196,24 @@ class OutgoingConnection:
     def _connect_finished(self, mask: int) -> None:
         sock = self._connecting
         assert sock is not None
+        self._connections.loop.unwatch(sock.fileno())
         try:
             error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if not error and sock.getsockname() == sock.getpeername():
                 # The kernel chose the peer's unused port as the local port, so the socket is its own peer.
                 error = errno.ECONNREFUSED
+            if not error:
+                self._connection = PeerConnection(
+                    self._connections, sock, self._to, self._events, self._listener
+                )
         except OSError as failure:
             error = failure.errno or errno.EIO  # the connection was reset already
-        if error:
-            self._connections.loop.unwatch(sock.fileno())
+        if self._connection is None:
             self._connect_failed(error)
             return
         self._connecting = None
-        self._connections.loop.unwatch(sock.fileno())
-        self._connection = self._connections.open_connection(sock, self._to, self._events)
-        self._events.opened()
+        if self._connection.is_established:
+            self._events.opened()
 
     def _connect_failed(self, error: int) -> None:
         """Try the next address. If none is left, report the failure."""
@@ -256,19 +249,25 @@ class PeerConnection(Receiver):
         self,
         connections: PeerConnections,
         sock: Socket,
-        number: int,
         to: PeerAddress,
         events: TransportEvents,
+        listener: str,
     ) -> None:
         channel = Channel(
-            number, peer_host=to.host, listener="", on_ready=lambda channel: None, logger=connections.logger
+            next(connections.ids),
+            peer_host=to.host,
+            listener="",
+            on_ready=lambda channel: None,
+            logger=connections.logger,
         )
-        super().__init__(connections, sock, channel)
+        transport = connections.settings.new_transport_layer(sock, listener, to)
+        super().__init__(connections, sock.fileno(), transport, channel)
         self._connections = connections
         self.to = to
         self.events = events
         self._is_dirty = False
-        connections.loop.watch(self.fd, READABLE, self._on_events)
+        self._begin()
+        connections.open[channel.id] = self
 
     def __str__(self) -> str:
         return f"to {self.to}"
@@ -283,6 +282,9 @@ class PeerConnection(Receiver):
             self._is_dirty = True
             self._connections.loop.call_soon(self._process)
 
+    def established(self) -> None:
+        self.events.opened()
+
     def close(self, reason: str) -> None:
         if not self.closed:
             self.release()
@@ -296,12 +298,8 @@ class PeerConnection(Receiver):
         """Close the socket and free the buffers, without an event."""
         if self.closed:
             return
-        self.closed = True
-        self._connections.loop.unwatch(self.fd)
-        self.sock.close()
-        self.queue.clear()
-        self._partial = self._frame_buffer = self._waiting = None
-        self._connections.forget(self)
+        super().release()
+        del self._connections.open[self.channel.id]
 
     def _is_full(self) -> bool:
         # With backpressure, two nodes could stop receiving from each other and wait forever.
@@ -315,19 +313,10 @@ class PeerConnection(Receiver):
         grown[: len(received)] = received
         return grown
 
-    def _on_events(self, mask: int) -> None:
-        if mask & WRITABLE:
-            self._blocked = False
-            self.mark_dirty()
-        if mask & READABLE:
-            self._receive()
-        elif mask & LOST:
-            self.close("the peer reset the connection")
-
     def _process(self) -> None:
         """Handle the frames that had to wait, then send the queued data."""
         self._is_dirty = False
-        if self._waiting is not None:
+        if self._waiting is not None or self.transport.has_more:
             self.resume()
         if self.closed:
             return

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from kwire.broker.net.sasl_client_authenticator import SaslClientAuthenticator
 from kwire.broker.security.sasl import AuthenticationFailed
-from kwire.host.host import PeerTooOld, PeerUnreachable
+from kwire.host.host import InternodeTime, PeerTooOld, PeerUnreachable
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -88,8 +88,11 @@ class TransportEvents(Protocol):
         """Handle that the connection was lost or could not be opened. No further event follows."""
 
 
-Dial = Callable[["PeerAddress", TransportEvents], PeerTransport]
-"""Start to open a connection to a node. The call itself reports no event."""
+Dial = Callable[["PeerAddress", TransportEvents, str], PeerTransport]
+"""Start to open a connection to a node. The call itself reports no event.
+
+The last argument is the name of the node's listener, which determines the transport layer.
+"""
 
 
 class LinkState(Enum):
@@ -127,7 +130,11 @@ class PeerRequest:
     )
 
     def __init__(
-        self, request: Message, deadline_ms: int, on_response: OnResponse, max_version: int | None = None
+        self,
+        request: Message,
+        deadline_ms: InternodeTime,
+        on_response: OnResponse,
+        max_version: int | None = None,
     ) -> None:
         self.request = request
         self.deadline_ms = deadline_ms
@@ -164,17 +171,19 @@ class PeerLink:
         software_version: str,
         max_idle_ms: int,
         setup_timeouts_ms: tuple[int, int],
-        sasl_client: Callable[[], SaslClient] | None = None,
+        listener: str,
+        sasl_client: Callable[[], SaslClient] | None,
         authentication_failures: AuthenticationFailures,
         on_disconnected: Callable[[], None],
         traffic: PeerTraffic | None = None,
     ) -> None:
         """`setup_timeouts_ms` are the first and the longest timeout until the link is READY.
 
-        `sasl_client` creates the client of one authentication; None means that no authentication is needed.
-        All links share `authentication_failures`, so that each failure is logged once.
-        `traffic` counts the bytes of the link. `on_disconnected` is called when the link has neither a
-        connection nor requests and may be dropped.
+        `listener` is the name of the other node's listener. `sasl_client` creates the client of one
+        authentication; None means that no authentication is needed. All links share
+        `authentication_failures`, so that each failure is logged once. `traffic` counts the bytes of the
+        link. `on_disconnected` is called when the link has neither a connection nor requests and may be
+        dropped.
         """
         self.to = to
         self.purpose = purpose
@@ -186,11 +195,12 @@ class PeerLink:
         self._software_version = software_version
         self._max_idle_ms = max_idle_ms
         self._setup_timeouts_ms = setup_timeouts_ms
+        self._listener = listener
         self._new_sasl_client = sasl_client
         self._authentication_failures = authentication_failures
         self._authenticator: SaslClientAuthenticator | None = None
         """The authentication in progress, or None."""
-        self._reauthenticate_ms: int | None = None
+        self._reauthenticate_ms: InternodeTime | None = None
         """The time (monotonic) after which the link must authenticate again; None for no limit."""
         self._on_disconnected = on_disconnected
         self._logger = host.logger("kwire.net")
@@ -203,16 +213,16 @@ class PeerLink:
         self._last_id = 0
         self._timeouts = 0
         """The setup timeouts (KIP-601) since the link was last READY."""
-        self._down_since_ms: int | None = None
+        self._down_since_ms: InternodeTime | None = None
         """The time (monotonic) since which the link has not been READY; None while it is, or is not used."""
-        self._failed_ms = 0
+        self._failed_ms = InternodeTime(0)
         """The time (monotonic) of the last failure."""
         self._last_failure = ""
-        self._state_ends_ms = 0
+        self._state_ends_ms = InternodeTime(0)
         """The time (monotonic) at which the current backoff or setup timeout ends."""
-        self._active_ms = 0
+        self._active_ms = InternodeTime(0)
         self._timer: Timer | None = None
-        self._check_ms = 0
+        self._check_ms = InternodeTime(0)
 
     def __repr__(self) -> str:
         return f"<{self.purpose} to {self.to}>"
@@ -252,7 +262,7 @@ class PeerLink:
         if self._down_since_ms is None:
             self._down_since_ms = self._host.internode_clock.monotonic_ms()
         self._start_setup_timeout()
-        self._transport = self._dial(self.to, self)
+        self._transport = self._dial(self.to, self, self._listener)
 
     def _start_setup_timeout(self) -> None:
         now_ms = self._host.internode_clock.monotonic_ms()
@@ -494,7 +504,7 @@ class PeerLink:
 
     # --- timeouts
 
-    def _schedule_check(self, when_ms: int) -> None:
+    def _schedule_check(self, when_ms: InternodeTime) -> None:
         """Schedule `_check` for `when_ms` or earlier. An early check costs less than an exact timer."""
         if self._timer is not None:
             if self._check_ms <= when_ms:
@@ -529,7 +539,7 @@ class PeerLink:
         if self.state is not LinkState.DISCONNECTED:
             self._schedule_check(self._next_check_ms())
 
-    def _next_check_ms(self) -> int:
+    def _next_check_ms(self) -> InternodeTime:
         """Return the time at which the next check is due if no event happens before."""
         deadlines_ms = [pending.deadline_ms for pending in (*self._unsent, *self._sent)]
         if self.state is not LinkState.READY:
@@ -545,7 +555,7 @@ class PeerLink:
             return "authentication timed out"
         return f"reconnect backoff after failure: {self._last_failure}"
 
-    def _idle_deadline_ms(self) -> int:
+    def _idle_deadline_ms(self) -> InternodeTime:
         return self._active_ms + self._max_idle_ms
 
     def _set_disconnected(self) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.config.definition import ConfigError
+from kwire.broker.config.listeners import check_protocol
 from kwire.broker.net.authentication_failures import AuthenticationFailures
-from kwire.host.host import PeerUnreachable
+from kwire.host.host import InternodeTime, PeerUnreachable
 
 if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
@@ -20,30 +21,31 @@ MAX_LINKS: Final = 1_000
 """The limit for links. A cluster needs only a few links per node."""
 NEVER_MS: Final = 1 << 60
 
-PeerAuthentication = Callable[[bool], "Callable[[], SaslClient] | None"]
-"""Return the factory of SASL clients for a controller listener (True) or the inter-broker listener (False).
+PeerSecurity = Callable[[bool], "tuple[str, Callable[[], SaslClient] | None]"]
+"""Return the name of the controller listener (True) or inter-broker listener (False), and its SASL factory.
 
-The result is None if the listener needs no authentication. Raises ConfigError if the settings are wrong, as
+The factory is None if the listener needs no authentication. Raises ConfigError if the settings are wrong, as
 they can be while dynamic settings are being changed.
 """
 
 
-def peer_authentication(config: BrokerConfig, host: Host) -> PeerAuthentication:
-    """Return a `PeerAuthentication` that reads the configuration at each call."""
+def peer_security(config: BrokerConfig, host: Host) -> PeerSecurity:
+    """Return a `PeerSecurity` that reads the configuration at each call."""
 
-    def sasl_client_factory(to_controller: bool) -> Callable[[], SaslClient] | None:
+    def read(to_controller: bool) -> tuple[str, Callable[[], SaslClient] | None]:
         names = config.controller_listener_names if to_controller else [config.inter_broker_listener_name]
+        check_protocol(names[0], {names[0]: config.protocol(names[0])})
         # Imported here to shorten the start of a single node, which has no other nodes to connect to.
         from kwire.broker.security.settings import peer_credentials
 
         credentials = peer_credentials(config, names[0])
         if credentials is None:
-            return None
+            return names[0], None
         from kwire.broker.security.mechanisms import sasl_client
 
-        return lambda: sasl_client(credentials, host.random("sasl"))
+        return names[0], lambda: sasl_client(credentials, host.random("sasl"))
 
-    return sasl_client_factory
+    return read
 
 
 class PeerLinks:
@@ -58,7 +60,7 @@ class PeerLinks:
         software_version: str = "unknown",
         max_idle_ms: int = 600_000,
         setup_timeouts_ms: tuple[int, int] = (10_000, 30_000),
-        peer_authentication: PeerAuthentication = lambda to_controller: None,
+        peer_security: PeerSecurity = lambda to_controller: ("", None),
     ) -> None:
         """`dial` opens a connection. The client id of a link is `client_id` plus the purpose of the link.
 
@@ -73,7 +75,7 @@ class PeerLinks:
         self._software_version = software_version
         self._max_idle_ms = max_idle_ms if max_idle_ms >= 0 else NEVER_MS
         self._setup_timeouts_ms = setup_timeouts_ms
-        self._peer_authentication = peer_authentication
+        self._peer_security = peer_security
         self._links: dict[tuple[PeerAddress, str], PeerLink] = {}
         self.traffic: dict[str, PeerTraffic] = {}
         """The exchanged bytes by the purpose of the links."""
@@ -92,7 +94,7 @@ class PeerLinks:
         purpose: str,
         request: Message,
         *,
-        deadline_ms: int,
+        deadline_ms: InternodeTime,
         on_response: OnResponse,
         max_version: int | None = None,
         to_controller: bool = False,
@@ -108,8 +110,7 @@ class PeerLinks:
             refusal = "too many connections"
         if link is None and not refusal:
             try:
-                sasl_client = self._peer_authentication(to_controller)
-                link = self._links[key] = self._new_link(to, purpose, sasl_client)
+                link = self._links[key] = self._new_link(to, purpose, *self._peer_security(to_controller))
                 self._credential_errors.pop(to_controller, None)
             except ConfigError as error:
                 refusal = str(error)
@@ -130,19 +131,20 @@ class PeerLinks:
         link.send(PeerRequest(request, deadline_ms, on_response, max_version))
 
     def _new_link(
-        self, to: PeerAddress, purpose: str, sasl_client: Callable[[], SaslClient] | None
+        self, to: PeerAddress, purpose: str, listener: str, sasl_client: Callable[[], SaslClient] | None
     ) -> PeerLink:
         from kwire.broker.net.peer_link import PeerLink, PeerTraffic
 
         return PeerLink(
             self._host,
-            lambda to, events: self.dial(to, events),
+            lambda *arguments: self.dial(*arguments),
             to,
             purpose,
             client_id=f"{self._client_id}-{purpose}",
             software_version=self._software_version,
             max_idle_ms=self._max_idle_ms,
             setup_timeouts_ms=self._setup_timeouts_ms,
+            listener=listener,
             sasl_client=sasl_client,
             authentication_failures=self._authentication_failures,
             on_disconnected=lambda: self._forget((to, purpose)),

@@ -3,10 +3,12 @@
 The memory that one peer can make the node use is bounded.
 
 *Receiving.* A connection receives at most once per turn, up to 256 KiB, into a scratch buffer that all
-connections share. The received bytes are copied once. Frames are views of that copy; the storage may keep the
-views and write to them. The start of an incomplete frame waits in a bytearray. A frame that is larger than
-the scratch buffer is received into a separate buffer, which grows fourfold as data arrives, up to the
-announced size. So a peer that announces a large frame but sends little of it costs little memory.
+connections share. No event comes for bytes that the transport layer has already taken off the socket, so the
+connection receives these bytes at the end of the next turn. The received bytes are copied once. Frames are
+views of that copy; the storage may keep the views and write to them. The start of an incomplete frame waits
+in a bytearray. A frame that is larger than the scratch buffer is received into a separate buffer, which grows
+fourfold as data arrives, up to the announced size. So a peer that announces a large frame but sends little of
+it costs little memory.
 
 *Processing.* Once a turn has taken longer than `TURN_BUDGET_SECONDS`, each connection handles at most one
 more frame. Its other frames wait for the next turn, so that a burst of requests does not delay the other
@@ -16,7 +18,8 @@ A frame also waits if the node must first complete earlier requests of the conne
 
 *Backpressure.* A connection stops receiving while `MAX_PENDING_REQUESTS` requests, or requests with
 `MAX_PENDING_BYTES` in total, wait for their responses, or while `MAX_UNSENT_BYTES` of responses are unsent.
-The kernel's buffers then fill up, and the peer's sends block.
+It also stops for the throttle time of a client that has exceeded a quota. The kernel's buffers then fill up,
+and the peer's sends block.
 """
 
 from __future__ import annotations
@@ -30,8 +33,7 @@ from typing import TYPE_CHECKING, Protocol
 from kwire.broker.api.request.context import Channel
 from kwire.broker.net.send_queue import SendQueue
 from kwire.broker.storage.disk import is_shortage
-from kwire.host.platform.events import READABLE, WRITABLE
-from kwire.host.system_socket import Socket
+from kwire.host.platform.events import LOST, READABLE, WRITABLE
 from kwire.host.system_time import perf_counter
 from kwire.wire.errors import WireError
 from kwire.wire.primitives import Buffer
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from kwire.broker.api.request.repeated_request import RepeatedRequest
     from kwire.broker.net.loop import Loop
     from kwire.broker.net.socket_settings import SocketSettings
+    from kwire.broker.net.transport_layer import TransportLayer
 
 SCRATCH_BYTES = 256 << 10
 FRAME_BUFFER_FROM_BYTES = 64 << 10
@@ -106,18 +109,21 @@ class Receiver(ABC):
         "channel",
         "closed",
         "fd",
+        "is_established",
         "last_active_ms",
         "queue",
-        "sock",
+        "transport",
     )
 
-    def __init__(self, owner: ConnectionOwner, sock: Socket, channel: Channel) -> None:
+    def __init__(self, owner: ConnectionOwner, fd: int, transport: TransportLayer, channel: Channel) -> None:
         self._owner = owner
-        self.sock = sock
-        self.fd = sock.fileno()
+        self.fd = fd
+        self.transport = transport
         self.channel = channel
         channel.max_frame_bytes = owner.settings.request_max_bytes
-        self.queue = SendQueue(sock)
+        self.queue = SendQueue(transport)
+        self.is_established = False
+        """Whether the handshake of the transport layer is complete, so that frames can be sent."""
         self.closed = False
         self.last_active_ms = owner.loop.turn_ms
         self._partial: bytearray | None = None  # the start of an incomplete frame
@@ -126,7 +132,7 @@ class Receiver(ABC):
         self._filled = 0  # the number of bytes of `_frame_buffer` that have arrived
         self._waiting: bytearray | None = None  # complete frames that must wait, from `_waiting_position` on
         self._waiting_position = 0
-        self._paused = False  # receiving has stopped: backpressure, a protocol violation or shutdown
+        self._paused = False  # see `is_paused`
         self._refusal: str | None = None  # the reason to close the connection once all responses are sent
         self._blocked = False  # whether the socket's send buffer is full
         self._watched = READABLE
@@ -147,11 +153,59 @@ class Receiver(ABC):
     def mark_dirty(self) -> None:
         """Schedule sending the queued data and handling the waiting frames, in this turn or the next one."""
 
+    def _begin(self) -> None:
+        """Begin with the handshake of the transport layer, or with receiving frames if there is none.
+
+        Raises OSError if the connection is already lost.
+        """
+        self._owner.loop.watch(self.fd, *self._handshake())
+
+    def _handshake(self) -> tuple[int, Callable[[int], None]]:
+        """Run a step of the handshake. Return the events to wait for and their handler. Raises OSError."""
+        events = self.transport.handshake()
+        self.is_established = not events
+        self._watched = events or READABLE
+        return self._watched, self._continue_handshake if events else self._on_events
+
+    def _continue_handshake(self, mask: int) -> None:
+        if not self._owner.loop.may_handshake():
+            return  # the event is reported again in the next turn
+        try:
+            wanted = self._handshake()
+        except OSError as error:
+            self.handshake_failed(error)
+            return
+        self._owner.loop.rewatch(self.fd, *wanted)
+        if self.is_established:
+            self.last_active_ms = self._owner.loop.turn_ms
+            self.established()
+            if self.transport.has_more:
+                self.mark_dirty()
+
+    def handshake_failed(self, error: OSError) -> None:
+        """Close the connection because the handshake of the transport layer failed."""
+        self.close(f"the handshake failed: {error.strerror}")
+
+    def established(self) -> None:  # noqa: B027
+        """Handle that the handshake of the transport layer is complete."""
+
+    def _on_events(self, mask: int) -> None:
+        if mask & WRITABLE:
+            self._blocked = False
+            self.mark_dirty()
+        if mask & READABLE:
+            self._receive()
+            if self.transport.has_more:
+                self.mark_dirty()
+        elif mask & LOST:
+            self.close("the peer reset the connection")
+
     def _is_full(self) -> bool:
-        """Return whether backpressure must stop receiving."""
+        """Return whether backpressure or a quota must stop receiving."""
         channel = self.channel
         return (
-            len(channel.slots) >= MAX_PENDING_REQUESTS
+            channel.fetches.is_muted
+            or len(channel.slots) >= MAX_PENDING_REQUESTS
             or channel.pending_bytes > MAX_PENDING_BYTES
             or self.queue.size_bytes + channel.queued_bytes > MAX_UNSENT_BYTES
         )
@@ -166,9 +220,9 @@ class Receiver(ABC):
         frame_buffer = self._frame_buffer
         try:
             if frame_buffer is None:
-                count = self.sock.recv_into(owner.scratch)
+                count = self.transport.receive_into(owner.scratch)
             else:
-                count = self.sock.recv_into(memoryview(frame_buffer)[self._filled :])
+                count = self.transport.receive_into(memoryview(frame_buffer)[self._filled :])
         except BlockingIOError:
             return
         except OSError as error:
@@ -215,7 +269,7 @@ class Receiver(ABC):
         depends on no pending write.
         """
         queue = self.queue
-        if self.channel.slots or queue.size_bytes:
+        if self.channel.slots or queue.size_bytes or self.channel.quotas.is_enforced:
             return False
         owner = self._owner
         scratch = owner.scratch
@@ -226,7 +280,7 @@ class Receiver(ABC):
         if not response:
             return False
         try:
-            sent = self.sock.send(response)
+            sent = self.transport.send(response)
         except BlockingIOError:
             sent = 0
         except OSError as error:
@@ -305,17 +359,7 @@ class Receiver(ABC):
                 self._refuse(str(error))
                 return
             except Exception as error:
-                if is_shortage(error):
-                    owner.logger.warning(
-                        "Closing connection %s: the process is short of descriptors or memory: %s",
-                        self,
-                        error,
-                    )
-                else:
-                    owner.logger.exception(
-                        "Closing connection %s: an unexpected error in a received request or response", self
-                    )
-                self.close("the request failed")
+                self.fail(error)
                 return
             if self.closed or channel.ending:
                 return
@@ -325,6 +369,19 @@ class Receiver(ABC):
             self._start_frame_buffer(view[position:])
         else:
             self._partial = received[position:]
+
+    def fail(self, error: Exception) -> None:
+        """Log an exception that is being handled, and close the connection."""
+        logger = self._owner.logger
+        if is_shortage(error):
+            logger.warning(
+                "Closing connection %s: the process is short of descriptors or memory: %s", self, error
+            )
+        else:
+            logger.exception(
+                "Closing connection %s: an unexpected error in a received request or response", self
+            )
+        self.close("the request failed")
 
     def _refuse_size(self, size: int) -> None:
         channel = self.channel
@@ -357,14 +414,20 @@ class Receiver(ABC):
         self._watch()
 
     def resume(self) -> None:
-        """Handle the frames that had to wait in an earlier turn, unless backpressure still applies."""
+        """Handle the frames that had to wait in an earlier turn, unless backpressure still applies.
+
+        If there are none, receive the bytes that the transport layer has taken off the socket.
+        """
         if self.closed:
             return
         self.mark_dirty()
         waiting = self._waiting
-        if waiting is not None and not self._is_full():
-            self._waiting = None
-            self._handle_frames(waiting, self._waiting_position)
+        if waiting is not None:
+            if not self._is_full():
+                self._waiting = None
+                self._handle_frames(waiting, self._waiting_position)
+        elif self.transport.has_more and not self._paused:
+            self._receive()
 
     def _must_wait(self, waiting: bytearray) -> bool:
         """Return whether the first waiting frame must wait for the response to an earlier request."""
@@ -377,9 +440,21 @@ class Receiver(ABC):
             self._watched = mask
             self._owner.loop.rewatch(self.fd, mask)
 
+    def release(self) -> None:
+        """Close the socket and free the buffers. Only the owner of the connection calls this."""
+        self._detach()
+        self.transport.close()
+
+    def _detach(self) -> None:
+        """Free the buffers, and leave the socket to the caller."""
+        self.closed = True
+        self._owner.loop.unwatch(self.fd)
+        self.queue.clear()
+        self._partial = self._frame_buffer = self._waiting = None
+
     @property
     def is_paused(self) -> bool:
-        """Whether receiving has stopped: backpressure, a protocol violation or shutdown."""
+        """Whether receiving has stopped: backpressure, a quota, a protocol violation or shutdown."""
         return self._paused
 
     @property

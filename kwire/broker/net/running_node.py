@@ -25,12 +25,14 @@ from kwire.broker.net.loop import Loop
 from kwire.broker.net.loop_events import LoopEvent, Wait
 from kwire.broker.net.open_file_limit import shortage_log
 from kwire.broker.net.peer_connection import PeerConnections
-from kwire.broker.net.peer_links import PeerLinks, peer_authentication
+from kwire.broker.net.peer_links import PeerLinks, peer_security
 from kwire.broker.net.socket_server import DRAIN_MS, SocketServer
 from kwire.broker.net.socket_settings import read_socket_settings
+from kwire.broker.net.store_files import RealStoreFiles
 from kwire.broker.node.base import NodeBase
 from kwire.broker.node.node import Node, new_node
 from kwire.broker.raft.endpoints import broker_endpoints, controller_endpoints
+from kwire.broker.security.node_tls import NodeTls
 from kwire.broker.storage.disk import Disk, RealDisk
 from kwire.host.clock import Clock
 from kwire.host.loggers import NodeLogger
@@ -47,15 +49,22 @@ WORKERS_TIMEOUT_SECONDS = 30
 class FatalFailure:
     """The first fatal failure of a node; its reason is empty as long as there is none."""
 
-    def __init__(self, logger: NodeLogger) -> None:
+    def __init__(self, logger: NodeLogger, ready: LoopEvent) -> None:
+        """`ready` is set once the node serves."""
         self._logger = logger
+        self._ready = ready
         self.happened = LoopEvent()
+        self.happened.on_set(ready.set)
         self.reason = ""
+        self.is_logged = False
+        """Whether the reason is in the log. The caller reports the failure of a node that never served."""
 
     def report(self, reason: str) -> None:
-        """Record and log the first fatal failure. The code that runs the node must then shut it down."""
+        """Record the first fatal failure. The code that runs the node must then shut it down."""
         if not self.happened.is_set:
-            self._logger.critical("Fatal failure, the node must stop: %s", reason)
+            if self._ready.is_set:
+                self._logger.critical("Fatal failure, the node must stop: %s", reason)
+                self.is_logged = True
             self.reason = reason
             self.happened.set()
 
@@ -86,13 +95,13 @@ class RunningNode:
         Raises BindError, StorageError, ConfigError or ResourceShortage, after closing everything. If the
         node starts, the caller must call `shut_down` and then `close`. To abandon a node, call only `close`.
         """
-        settings = read_socket_settings(config)
+        config.tls = tls = NodeTls(config, RealStoreFiles())  # before anything that has to be closed
+        settings = read_socket_settings(config, tls)
         self.loop = loop = Loop(clock, name=config.node_name, seed=seed)
         self.clock = loop.clock
-        self.failure = FatalFailure(loop.logger("kwire.net"))
         self.ready = LoopEvent()
         """The event that is set once the broker is unfenced and accepts clients, or the node has failed."""
-        self.failure.happened.on_set(self.ready.set)
+        self.failure = FatalFailure(loop.logger("kwire.net"), self.ready)
         self.shutdown_mode = ShutdownMode.CLEAN
         self.bootstrap = ""
         """The addresses of all broker listeners, separated by commas. It is empty until `set_bootstrap`.
@@ -112,7 +121,7 @@ class RunningNode:
                 settings.connection_setup_timeout_ms,
                 settings.connection_setup_timeout_max_ms,
             ),
-            peer_authentication=peer_authentication(config, loop),
+            peer_security=peer_security(config, loop),
         )
         self._disk = disk if disk is not None else RealDisk()
         loop.give_back_descriptors = self._disk.give_back_descriptors
@@ -142,7 +151,9 @@ class RunningNode:
             if not all(endpoint.host for endpoint in advertised):
                 self.node.host_name = own_host_name()
             self.server = SocketServer(loop, self.node, settings)
-            self.node.config_changed.append(lambda: self.server.update_quotas(read_socket_settings(config)))
+            self.node.config_changed.append(
+                lambda: self.server.update_quotas(read_socket_settings(config, tls))
+            )
             self.node.config_changed.append(self._report_missing_protection)
             self.node.start()
             self._listen(ListenerRole.CONTROLLER)

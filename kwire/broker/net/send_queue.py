@@ -1,9 +1,9 @@
-"""The send queue of a socket: buffers and file regions, sent in order and without blocking.
+"""The send queue of a connection: buffers and file regions, sent in order and without blocking.
 
 Small buffers are sent with one call, together with small regions, because copying a small region costs less
 than sending it with a separate call. A buffer before a larger region is sent with MSG_MORE, so that the
-kernel puts header and data into the same segments. sendfile then copies the region from the page cache to the
-socket.
+kernel puts header and data into the same segments, and TLS into the same record. sendfile then copies the
+region from the page cache to the socket.
 
 If the data is not in the page cache, sendfile blocks on the disk and delays every connection. So the queue
 first probes the first and last byte of each window with RWF_NOWAIT, which takes 0.6 µs. If one of these bytes
@@ -17,15 +17,17 @@ import errno
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kwire.broker.storage.file_region import CopiedRegion, FileRegion
 from kwire.host.platform.files import NOWAIT, read_ahead
 from kwire.host.platform.sockets import MSG_MORE
 from kwire.host.system_os import os
-from kwire.host.system_socket import Socket
 from kwire.wire.plural import plural
 from kwire.wire.primitives import Buffer
+
+if TYPE_CHECKING:
+    from kwire.broker.net.transport_layer import TransportLayer
 
 Piece = Buffer | FileRegion
 
@@ -61,10 +63,10 @@ class RegionTruncated(Exception):
 class SendQueue:
     """The unsent data of one connection."""
 
-    __slots__ = ("_pieces", "_region_sent", "_scratch", "_sock", "_warm_to", "size_bytes")
+    __slots__ = ("_pieces", "_region_sent", "_scratch", "_transport", "_warm_to", "size_bytes")
 
-    def __init__(self, sock: Socket) -> None:
-        self._sock = sock
+    def __init__(self, transport: TransportLayer) -> None:
+        self._transport = transport
         self._pieces: deque[Piece] = deque()
         self._region_sent = 0
         self._warm_to = 0
@@ -113,7 +115,7 @@ class SendQueue:
         if len(pieces) == 1:
             assert isinstance(first, _BUFFERS)
             total = len(first)
-            sent = self._sock.send(first)
+            sent = self._transport.send(first)
         else:
             run: list[Buffer] = []
             total = 0
@@ -122,14 +124,14 @@ class SendQueue:
                 if not isinstance(piece, _BUFFERS):
                     copied = _copied(piece) if total <= SMALL_BYTES else None
                     if copied is None:
-                        flags = MSG_MORE
+                        flags = MSG_MORE if self._follows_at_once(piece) else 0
                         break
                     pieces[number] = piece = copied
                 if len(run) == MAX_VECTORS:
                     break
                 run.append(piece)
                 total += len(piece)
-            sent = self._sock.sendmsg(run, (), flags)
+            sent = self._transport.sendmsg(run, (), flags)
         self.size_bytes -= sent
         if sent == total:
             if len(pieces) == 1:
@@ -148,6 +150,20 @@ class SendQueue:
             pieces.popleft()
         return False
 
+    def _follows_at_once(self, region: FileRegion) -> bool:
+        """Return whether the bytes of a region can be sent directly after the buffers before it.
+
+        The buffers may wait for these bytes, but not for a worker that reads them from the disk.
+        """
+        if isinstance(region, CopiedRegion):
+            return True
+        count = min(region.size_bytes, WINDOW_BYTES)
+        if not count or not self._is_resident(region.file.fileno(), region.position, count):
+            self._warm_to = 0
+            return False
+        self._warm_to = region.position + count
+        return True
+
     def _send_window(self, region: FileRegion) -> bool:
         """Send one window of the region at the head. Return False if the window is not in the page cache."""
         left = region.size_bytes - self._region_sent
@@ -157,7 +173,7 @@ class SendQueue:
             count = min(left, WINDOW_BYTES)
             if position + count > self._warm_to and not self._is_resident(fd, position, count):
                 return False
-            sent = os.sendfile(self._sock.fileno(), fd, position, count)
+            sent = self._transport.send_region(fd, position, count)
             if sent == 0:
                 raise RegionTruncated(f"file ends {plural(left, 'byte')} before the end of the region")
             self._region_sent += sent

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import errno
-import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,12 +15,15 @@ from kwire.broker.api.request.request_metrics import RequestMetrics
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.net.connection import Connection
 from kwire.broker.net.connection_quotas import ConnectionQuotas
+from kwire.broker.net.handshake_error import HandshakeError
+from kwire.broker.net.lingering_sockets import LingeringSockets
 from kwire.broker.net.listeners import BindError, Listener, bind, bind_error
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.loop_events import LoopEvent, Wait
+from kwire.broker.net.peer_log_limit import PeerLogLimit
 from kwire.broker.net.receiver import SCRATCH_BYTES, ServedNode
-from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, SocketSettings
-from kwire.broker.net.unexpected_protocols import UnexpectedProtocol, UnexpectedProtocolLog
+from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, SocketSettings, configure
+from kwire.broker.net.unexpected_protocols import UnexpectedProtocol
 from kwire.host.platform.events import READABLE
 from kwire.host.system_socket import Socket, accept
 from kwire.host.system_time import perf_counter
@@ -38,6 +40,8 @@ LOCAL_SEND_BUFFER_BYTES = 200 << 10
 The kernel would let the buffer grow to megabytes. Without network latency that has no benefit: data only
 waits longer in the buffer.
 """
+MAX_HANDSHAKE_MS = 10_000
+"""The time after which a connection is closed whose handshake is not complete."""
 DRAIN_MS = 5_000
 """The longest wait for clients to read their last responses during shutdown."""
 
@@ -80,7 +84,8 @@ class SocketServer:
         self.closed: Counter[str] = Counter()
         """Closed connections since the start, by listener."""
         self._next_channel_id = 0
-        self._unexpected_protocols = UnexpectedProtocolLog()
+        self._lingering = LingeringSockets(loop, self.scratch)
+        self._log_limit = PeerLogLimit()
         self._dirty: list[Connection] = []
         self._again: list[Connection] = []
         self._closed_in_turn = False
@@ -225,37 +230,45 @@ class SocketServer:
                 sock.close()
 
     def _connect(self, listener: Listener, sock: Socket, peer: tuple[str, int]) -> None:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         send_buffer_bytes = self.settings.send_buffer_bytes
         if send_buffer_bytes == SYSTEM_DEFAULT and sock.getsockname()[0] == sock.getpeername()[0]:
             send_buffer_bytes = LOCAL_SEND_BUFFER_BYTES
-        if send_buffer_bytes != SYSTEM_DEFAULT:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+        configure(sock, send_buffer_bytes)
         self._next_channel_id += 1
         connection = Connection(self, sock, self._next_channel_id, listener, peer)
         self.connections[connection.channel.id] = connection
         self.accepted[listener.name] += 1
-        self._watch_idle(connection, self.settings.max_idle_ms)
+        self._watch_idle(connection)
         self.logger.debug("Accepted connection %s", connection)
         if self.quotas[listener.role].is_exceeded():
             self._close_least_recently_used(listener.role)
 
-    def _watch_idle(self, connection: Connection, delay_ms: int) -> None:
-        """Close the connection once it has been idle for `max_idle_ms`, with a first check in `delay_ms`."""
+    def _watch_idle(self, connection: Connection, idle_ms: int = 0) -> None:
+        """Close the connection once it has been idle for `max_idle_ms`, or if its handshake takes too long.
+
+        `idle_ms` is the time for which it has already been idle.
+        """
 
         def check() -> None:
             if connection.closed:
                 return
             idle_ms = self.loop.internode_clock.monotonic_ms() - connection.last_active_ms
-            if idle_ms >= self.settings.max_idle_ms:
+            if not connection.is_established:
+                self._log_failed_handshake(connection, f"it takes longer than {MAX_HANDSHAKE_MS // 1000} s")
+                self.close(connection, "its handshake takes too long")
+            elif idle_ms >= max_idle_ms >= 0:
                 self.close(connection, f"idle for {idle_ms} ms (connections.max.idle.ms)")
             else:
-                self._watch_idle(connection, self.settings.max_idle_ms - idle_ms)
+                self._watch_idle(connection, idle_ms)
 
-        if self.settings.max_idle_ms >= 0:
-            connection.idle_timer = self.loop.internode_clock.schedule(delay_ms, check)
+        max_idle_ms = self.settings.max_idle_ms
+        if not connection.is_established:
+            delay_ms = MAX_HANDSHAKE_MS
+        elif max_idle_ms >= 0:
+            delay_ms = max_idle_ms - idle_ms
+        else:
+            return
+        connection.idle_timer = self.loop.internode_clock.schedule(delay_ms, check)
 
     def _close_least_recently_used(self, role: ListenerRole) -> None:
         """Close the least recently used connection of the listeners that `max.connections` limits."""
@@ -284,7 +297,10 @@ class SocketServer:
         if again:
             self._again = []
             for connection in again:
-                connection.resume()
+                try:
+                    connection.resume()
+                except Exception as error:
+                    connection.fail(error)
         self.node.end_turn(self._send)
         self._closed_in_turn = False
         self._send()
@@ -297,14 +313,20 @@ class SocketServer:
         return bool(self._again or self._dirty or self._closed_in_turn)
 
     def _send(self) -> None:
-        """Send the responses that are ready on dirty connections."""
+        """Send the responses that are ready on dirty connections.
+
+        An exception closes its connection. The others still send: no event would come for them.
+        """
         dirty = self._dirty
         if dirty:
             self._dirty = []
             for connection in dirty:
                 connection.dirty = False
-                if not connection.closed and connection.finish_turn():
-                    self._again.append(connection)
+                try:
+                    if not connection.closed and connection.finish_turn():
+                        self._again.append(connection)
+                except Exception as error:
+                    connection.fail(error)
 
     # --- closing
 
@@ -314,18 +336,23 @@ class SocketServer:
         self._close(connection)
 
     def log_unexpected_protocol(self, connection: Connection, protocol: UnexpectedProtocol) -> None:
-        """Log a connection whose peer uses TLS or HTTP, at most once per minute."""
-        now_ms = self.loop.internode_clock.monotonic_ms()
-        ip, listener = connection.peer[0], connection.listener
-        if not self._unexpected_protocols.should_log(ip, listener, protocol, now_ms):
+        """Log a connection whose peer uses another protocol than the listener, at most once per minute."""
+        if not self._should_log(connection, protocol):
             return
+        sasl = "" if connection.channel.authentication is None else "SASL_"
         if protocol is UnexpectedProtocol.TLS:
-            expected = "PLAINTEXT" if connection.channel.authentication is None else "SASL_PLAINTEXT"
             self.logger.warning(
                 "Closing connection %s: the peer sent a TLS handshake, but the listener has no TLS. Set "
-                "security.protocol=%s in the client. Further such connections of this peer are not logged "
-                "for a minute",
-                *(connection, expected),
+                "security.protocol=%sPLAINTEXT in the client. Further such connections of this peer are not "
+                "logged for a minute",
+                *(connection, sasl),
+            )
+        elif protocol is UnexpectedProtocol.KAFKA:
+            self.logger.warning(
+                "Closing connection %s: the peer sent a Kafka request without TLS, but the listener has TLS. "
+                "Set security.protocol=%sSSL in the client. Further such connections of this peer are not "
+                "logged for a minute",
+                *(connection, sasl),
             )
         else:
             self.logger.warning(
@@ -335,16 +362,45 @@ class SocketServer:
                 connection,
             )
 
+    def handshake_failed(self, connection: Connection, error: OSError) -> None:
+        """Close a connection whose handshake failed, in such a way that the peer receives the alert."""
+        reason = error.strerror
+        if not isinstance(error, HandshakeError):
+            self.close(connection, f"the handshake failed: {reason}")
+            return
+        if error.protocol is not None:
+            self.log_unexpected_protocol(connection, error.protocol)
+        else:
+            self._log_failed_handshake(connection, str(reason))
+        self.logger.debug("Closing connection %s: the handshake failed: %s", connection, reason)
+        self._close(connection, lingers=True)
+
+    def _log_failed_handshake(self, connection: Connection, reason: str) -> None:
+        if self._should_log(connection, "handshake"):
+            self.logger.warning(
+                "Closing connection %s: the TLS handshake failed: %s. Further failed handshakes of this peer "
+                "are not logged for a minute",
+                *(connection, reason),
+            )
+
+    def _should_log(self, connection: Connection, kind: Hashable) -> bool:
+        return self._log_limit.should_log(
+            connection.peer[0], connection.listener, kind, self.loop.monotonic_ms()
+        )
+
     def close(self, connection: Connection, reason: str) -> None:
         """Close a connection for a reason other than a protocol violation."""
         if not connection.closed:
             self.logger.debug("Closing connection %s: %s", connection, reason)
             self._close(connection)
 
-    def _close(self, connection: Connection) -> None:
+    def _close(self, connection: Connection, *, lingers: bool = False) -> None:
         if connection.closed:
             return
-        connection.release()
+        if lingers and not self.draining:
+            self._lingering.add(connection.release_socket())
+        else:
+            connection.release()
         self._closed_in_turn = True
         del self.connections[connection.channel.id]
         self.closed[connection.listener] += 1
@@ -369,6 +425,7 @@ class SocketServer:
             self._stop_accepting(listener)
             listener.sock.close()
         self.listeners.clear()
+        self._lingering.close_all()
 
     def drain(self, timeout_ms: int = DRAIN_MS) -> Iterator[Wait]:
         """Stop accepting and receiving, respond to received requests, and close every connection.

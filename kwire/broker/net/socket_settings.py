@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kwire.broker.net.connection_quotas import UNLIMITED
+from kwire.broker.net.transport_layer import NewTransportLayer, PlaintextTransportLayer, transport_layers
+from kwire.host.system_socket import Socket
 from kwire.wire.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from kwire.broker.config import BrokerConfig
+    from kwire.broker.security.node_tls import NodeTls
 
 SYSTEM_DEFAULT = -1
 
@@ -29,10 +33,14 @@ class SocketSettings(NamedTuple):
     max_connections_per_ip_overrides: Mapping[str, int] = {}
     max_connections_by_listener: Mapping[str, int] = {}
     inter_broker_listener: str | None = None
+    new_transport_layer: NewTransportLayer = PlaintextTransportLayer
 
 
-def read_socket_settings(config: BrokerConfig) -> SocketSettings:
-    """Return the socket settings of a broker's configuration."""
+def read_socket_settings(config: BrokerConfig, tls: NodeTls | None = None) -> SocketSettings:
+    """Return the socket settings of a broker's configuration.
+
+    `tls` has the certificates of the listeners that use TLS.
+    """
     return SocketSettings(
         request_max_bytes=config.socket_request_max_bytes,
         max_idle_ms=config.connections_max_idle_ms,
@@ -51,4 +59,14 @@ def read_socket_settings(config: BrokerConfig) -> SocketSettings:
         if "socket.receive.buffer.bytes" in config.static_settings
         else SYSTEM_DEFAULT,
         inter_broker_listener=config.inter_broker_listener_name,
+        new_transport_layer=transport_layers(config, tls),
     )
+
+
+def configure(sock: Socket, send_buffer_bytes: int) -> None:
+    """Set the options of the socket of a connection."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if send_buffer_bytes != SYSTEM_DEFAULT:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)

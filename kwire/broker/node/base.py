@@ -14,7 +14,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.dispatch.dispatcher import Dispatcher
-from kwire.broker.api.request.context import Channel
+from kwire.broker.api.request.context import NO_QUOTAS, Channel
+from kwire.broker.api.request.gate import Gate
 from kwire.broker.api.request.ports import Endpoint, Features
 from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.port import ControllerPort
@@ -101,6 +102,8 @@ class NodeBase(ABC):
         self.lifecycle = self.metadata.lifecycle
         self.token_hmacs = self.metadata.token_hmacs
         self.metadata.publisher.subscribe(self._update_tokens)
+        self.gate = Gate(lambda: self.image)
+        self.client_quotas = NO_QUOTAS
         self._dispatcher = Dispatcher(self.as_node_role)
 
     # --- life cycle
@@ -194,6 +197,7 @@ class NodeBase(ABC):
 
     def channel_opened(self, channel: Channel) -> None:
         """Prepare a new connection. A client of a SASL listener must authenticate first."""
+        channel.quotas = self.client_quotas
         security = listener_security(self.config, channel.listener)
         if security is not None:
             if self.sessions is None:

@@ -33,7 +33,7 @@ from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import CORDONED_LEVEL, DIRECTORIES_LEVEL
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
-from kwire.host.host import Host, Timer
+from kwire.host.host import Host, InternodeTime, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
@@ -174,7 +174,7 @@ class BrokerLifecycleManager:
         self._failures = 0
         """The number of consecutive errors from the controller."""
         self._logged_refusal: str | None = None
-        self._duplicate_since_ms: int | None = None
+        self._duplicate_since_ms: InternodeTime | None = None
         self._shutdown_pending = False
         self._failed_directories: Sequence[Uuid] = ()
         self._cordoned_directories: Sequence[Uuid] = ()

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.commands import (
     AllocateProducerIds,
     AlteredPartition,
@@ -19,7 +20,8 @@ from kwire.broker.controller.commands import (
     RegisterBroker,
     RegisterController,
 )
-from kwire.broker.security.principal import ANONYMOUS, Principal
+from kwire.broker.security.principal import Principal
+from kwire.broker.security.settings import own_principal
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages import (
     alter_partition,
@@ -55,7 +57,7 @@ class ControllerRequest(NamedTuple):
     read: Callable[[Any], Any]
 
 
-def controller_request(command: Command, cluster_id: str) -> ControllerRequest:
+def controller_request(command: Command, cluster_id: str, config: BrokerConfig) -> ControllerRequest:
     """Return the request with which this node sends a command to a remote active controller."""
     match command:
         case RegisterController():
@@ -81,7 +83,8 @@ def controller_request(command: Command, cluster_id: str) -> ControllerRequest:
                 validate_only=command.validate_only,
             )
             frame = encode_request(topics, CREATE_TOPICS_VERSION, 0, "")[4:]
-            return ControllerRequest(FORWARDED, envelope(frame, ANONYMOUS, LOCAL_ADDRESS), _created_topics)
+            client = command.client or (own_principal(config), LOCAL_ADDRESS)
+            return ControllerRequest(FORWARDED, envelope(frame, *client), _created_topics)
     raise AssertionError(f"no request for {type(command).__name__}")
 
 
@@ -110,19 +113,7 @@ def _registration(command: RegisterBroker, cluster_id: str) -> Message:
         broker_id=command.broker_id,
         cluster_id=cluster_id,
         incarnation_id=command.incarnation_id,
-        listeners=[
-            broker_registration.Listener(
-                name=endpoint.name,
-                host=endpoint.host,
-                port=endpoint.port,
-                security_protocol=endpoint.security_protocol,
-            )
-            for endpoint in command.endpoints
-        ],
-        features=[
-            broker_registration.Feature(name=name, min_supported_version=low, max_supported_version=high)
-            for name, (low, high) in command.features.items()
-        ],
+        **_listeners_and_features(command, broker_registration),
         rack=command.rack,
         is_migrating_zk_broker=command.is_migrating,
         log_dirs=sorted(command.log_dirs),
@@ -135,8 +126,15 @@ def _controller_registration(command: RegisterController) -> Message:
         controller_id=command.controller_id,
         incarnation_id=command.incarnation_id,
         zk_migration_ready=False,
-        listeners=[
-            controller_registration.Listener(
+        **_listeners_and_features(command, controller_registration),
+    )
+
+
+def _listeners_and_features(command: RegisterBroker | RegisterController, messages: Any) -> dict[str, Any]:
+    """Return these two fields of a registration. `messages` is the module of its message classes."""
+    return {
+        "listeners": [
+            messages.Listener(
                 name=endpoint.name,
                 host=endpoint.host,
                 port=endpoint.port,
@@ -144,11 +142,11 @@ def _controller_registration(command: RegisterController) -> Message:
             )
             for endpoint in command.endpoints
         ],
-        features=[
-            controller_registration.Feature(name=name, min_supported_version=low, max_supported_version=high)
+        "features": [
+            messages.Feature(name=name, min_supported_version=low, max_supported_version=high)
             for name, (low, high) in command.features.items()
         ],
-    )
+    }
 
 
 def _broker_epoch(response: broker_registration.BrokerRegistrationResponse) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from kwire.broker.controller.commands import AllocateProducerIds, ProducerIdBlock
 from kwire.broker.controller.port import ControllerPort
-from kwire.host.host import Host
+from kwire.host.host import Host, InternodeTime
 from kwire.wire.errors import ApiError, ErrorCode
 
 RETRY_BACKOFF_MS = 50
@@ -35,7 +35,7 @@ class ProducerIdManager:
         """The number of used ids in the current block."""
         self._next_block: ProducerIdBlock | None = None
         self._in_flight = False
-        self._retry_at_ms: int | None = None
+        self._retry_at_ms: InternodeTime | None = None
 
     def next(self) -> int:
         """Return an unused id. Raises ApiError COORDINATOR_LOAD_IN_PROGRESS until a block is available."""

@@ -24,17 +24,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from kwire.broker.api.request.forwarding import DerivedRequest
 from kwire.broker.api.request.ports import ControllerRequestContext
 from kwire.broker.config import BrokerConfig
 from kwire.broker.controller.commands import BrokerHeartbeat, Command, OnDone, RegisterBroker
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.raft.view import QuorumView
-from kwire.broker.security.principal import Principal
-from kwire.host.host import Host, PeerAddress, PeerUnreachable, Timer
+from kwire.host.host import Host, InternodeTime, PeerAddress, PeerUnreachable, Timer
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.envelope import EnvelopeResponse
 from kwire.wire.named_tuple import NamedTuple
-from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_response, encode_request
+from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 from kwire.wire.schema import Message
 
 FORWARDING_TIMEOUT_MS: Final = 60_000
@@ -115,7 +115,7 @@ class RemoteController:
         self._waiting.clear()
         self._is_stopped = True
 
-    def _wait(self, send: Callable[[], None], deadline_ms: int) -> bool:
+    def _wait(self, send: Callable[[], None], deadline_ms: InternodeTime) -> bool:
         """Call `send` when there is a new active controller, or later. Return False if the time is over."""
         remaining_ms = deadline_ms - self._host.internode_clock.monotonic_ms()
         if remaining_ms <= 0 or self._is_stopped:
@@ -132,12 +132,14 @@ class RemoteController:
         waiting.timer.cancel()
         waiting.send()
 
-    def _send_command(self, command: Command, deadline_ms: int, on_reply: Callable[[Any], None]) -> None:
+    def _send_command(
+        self, command: Command, deadline_ms: InternodeTime, on_reply: Callable[[Any], None]
+    ) -> None:
         """Send a command to another node. `on_reply` gets the reply or an ApiError."""
         # Imported here and below to shorten the start of a node that is the only controller.
         from kwire.broker.node.controller_requests import controller_request
 
-        sent = controller_request(command, self._cluster_id())
+        sent = controller_request(command, self._cluster_id(), self._config)
 
         def on_response(response: Message | ApiError) -> None:
             if not isinstance(response, ApiError):
@@ -153,7 +155,7 @@ class RemoteController:
         self,
         purpose: str,
         request: Message,
-        deadline_ms: int,
+        deadline_ms: InternodeTime,
         on_response: Callable[[Message | ApiError], None],
         *,
         epoch: int | None,
@@ -266,49 +268,23 @@ class RemoteController:
         context.complete(response)
 
 
-class _LocalRequest:
-    """A client's request that this node handles as active controller. It is retried on NOT_CONTROLLER.
+class _LocalRequest(DerivedRequest):
+    """A client's request that this node handles as active controller. It is retried on NOT_CONTROLLER."""
 
-    The properties are those of the client's request.
-    """
-
-    def __init__(self, context: ControllerRequestContext, on_refused: Callable[[ApiError], None]) -> None:
-        self._context = context
+    def __init__(self, original: ControllerRequestContext, on_refused: Callable[[ApiError], None]) -> None:
+        super().__init__(original)
         self._on_refused = on_refused
-
-    @property
-    def header(self) -> RequestHeader:
-        return self._context.header
-
-    @property
-    def api_version(self) -> int:
-        return self._context.api_version
-
-    @property
-    def principal(self) -> Principal:
-        return self._context.principal
-
-    @property
-    def peer_host(self) -> str:
-        return self._context.peer_host
-
-    @property
-    def listener(self) -> str:
-        return self._context.listener
 
     def complete(self, response: Message) -> None:
         """Send the response to the client, or retry if it is NOT_CONTROLLER."""
         if getattr(response, "error_code", None) == ErrorCode.NOT_CONTROLLER:
             self._on_refused(ApiError(ErrorCode.NOT_CONTROLLER))
         else:
-            self._context.complete(response)
+            self._original.complete(response)
 
     def refuse(self, error: ApiError) -> None:
         """Send an error response to the client, or retry if the error is NOT_CONTROLLER."""
         if error.code is ErrorCode.NOT_CONTROLLER:
             self._on_refused(error)
         else:
-            self._context.refuse(error)
-
-    def close_connection(self) -> None:
-        self._context.close_connection()
+            self._original.refuse(error)

@@ -60,14 +60,23 @@ class StateTopic:
         """The last logged reason why the topic could not be created."""
         self._count: int | None = None
 
-    def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
-        self._leader_partition(index).append(
+    def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> int:
+        appended = self._leader_partition(index).append(
             memoryview(data),
             now_ms=self._node.host.now_ms(),
             on_replicated=on_committed if self._needs_isr else _ignore_min_isr(on_committed),
             origin=AppendOrigin.COORDINATOR,
             needs_isr=self._needs_isr,
         )
+        return appended.first_offset
+
+    def log_end_offset(self, index: int) -> int:
+        return self._leader_partition(index).log.log_end_offset
+
+    def delete_records_before(self, index: int, offset: int) -> None:
+        partition = self._leader_partition(index)
+        partition.log.delete_records_before(min(offset, partition.high_watermark))
+        partition.log_start_offset_moved()
 
     def max_batch_bytes(self, index: int) -> int:
         config = self._leader_partition(index).log.config

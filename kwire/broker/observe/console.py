@@ -50,18 +50,21 @@ class ConsoleProcess:
         may_write: bool,
         writes_as_broker: bool = False,
         only_local_names: bool = True,
+        is_https: bool = False,
     ) -> None:
         """Set what the console may do.
 
         The console connects to a listener without authentication if there is one, and may then change the
         cluster only if `may_write` is true. If all listeners require authentication, the console uses the
         broker's credentials, and may change the cluster only if `writes_as_broker` is true. With
-        `only_local_names`, requests whose Host header is not a local name are rejected.
+        `only_local_names`, requests whose Host header is not a local name are rejected. With `is_https`, the
+        connections that `hand_over` gets are the ends of TLS connections behind this process.
         """
         self._running = running
         self._may_write = may_write
         self._writes_as_broker = writes_as_broker
         self._only_local_names = only_local_names
+        self._is_https = is_https
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._in_transit: deque[int] = deque()
@@ -170,6 +173,8 @@ class ConsoleProcess:
                 command += ["--log-dir", directory]
             for endpoint in broker_endpoints(config):
                 command += ["--host", endpoint.host]
+            if self._is_https:
+                command.append("--https")
             if self._only_local_names:
                 command.append("--only-local-names")
             if not (self._may_write if credentials is None else self._writes_as_broker):

@@ -13,14 +13,19 @@ import re
 import socket
 from importlib.util import find_spec
 from ipaddress import ip_address
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
+from kwire.broker.config.tls import TLS_PROTOCOLS
 from kwire.broker.net.listeners import bind
 from kwire.broker.net.socket_settings import SocketSettings
 from kwire.broker.observe.ports import RunningNode
 from kwire.broker.security.settings import requires_authentication
+
+if TYPE_CHECKING:
+    from kwire.broker.config import BrokerConfig
+    from kwire.broker.observe.tls_termination import TlsTermination
 
 PACKAGES: Final = ("hypercorn", "starlette")
 CONSOLE_PACKAGES: Final = ("jinja2",)
@@ -47,15 +52,34 @@ def http_address(text: str) -> tuple[str, int]:
     return (found["host"] or LOOPBACK).strip("[]"), int(found["port"])
 
 
+def check_tls_listener(config: BrokerConfig, name: str) -> None:
+    """Raise ValueError unless the node has a listener of this name, with TLS."""
+    listeners = [one.name for one in (*config.listener_endpoints(), *config.controller_endpoints())]
+    usable = [one for one in listeners if config.protocol(one) in TLS_PROTOCOLS]
+    if name not in usable:
+        why = "the listener has no TLS" if name in listeners else "the node has no such listener"
+        choices = ", ".join(usable) or "none: add a listener with SSL or SASL_SSL to listeners"
+        raise ValueError(f"--http-tls {name}: {why}. TLS listeners of this node: {choices}")
+
+
 class HttpPort:
     """The HTTP port: a socket that is bound before the node starts, and that serves pages afterwards."""
 
     def __init__(
-        self, address: str, settings: SocketSettings, *, console: bool = False, console_writes: bool = False
+        self,
+        address: str,
+        settings: SocketSettings,
+        *,
+        console: bool = False,
+        console_writes: bool = False,
+        tls_listener: str = "",
     ) -> None:
         """Bind to `[HOST:]PORT`. With `console`, the port also serves the console.
 
-        The console may change the cluster on a loopback port, and on other ports with `console_writes`.
+        The console may change the cluster on a loopback port, and on other ports with `console_writes`. With
+        `tls_listener`, which `check_tls_listener` has accepted, the port serves HTTPS with the certificates
+        and `ssl.client.auth` of this listener.
+
         Raises ValueError for a malformed address, BindError if the address cannot be bound, and
         HttpUnavailable if a package is missing.
         """
@@ -68,7 +92,8 @@ class HttpPort:
             raise HttpUnavailable(f"{option} needs {names}: pip install 'kwire[console]'")
         host, port = http_address(address)
         self._listener = bind("--http", host, port, settings)
-        self.url = f"http://{self._listener.address}"
+        self._tls_listener = tls_listener
+        self.url = f"{'https' if tls_listener else 'http'}://{self._listener.address}"
         self._is_local = ip_address(self._listener.host.partition("%")[0]).is_loopback
         self.console_url = f"{self.url}/console/" if console else ""
         self._console_writes = console_writes
@@ -86,9 +111,11 @@ class HttpPort:
         # Listen first, so that a caller who knows the port can connect at once.
         self._listener.sock.listen(BACKLOG)
         running.loop.logger("kwire.http").info("Listening on %s", self.url)
+        tls = self._tls_termination(running)
         console = None
         if self.console_url:
-            if not self._is_local and requires_authentication(running.node.config):
+            is_open = tls is None or not tls.requires_certificates
+            if is_open and not self._is_local and requires_authentication(running.node.config):
                 running.loop.logger("kwire.http").warning(
                     "Everyone can open the web console at %s: %s", self.console_url, OPEN_CONSOLE
                 )
@@ -97,13 +124,14 @@ class HttpPort:
                 may_write=self._console_writes or self._is_local,
                 writes_as_broker=self._console_writes,
                 only_local_names=self._is_local,
+                is_https=tls is not None,
             )
         app = pages(
             running, only_local_names=self._is_local, other_paths=[CONSOLE] if console is not None else []
         )
         logger = running.loop.logger("kwire.http")
-        connections = ConnectionServer(logger)
-        router = ConnectionRouter(connections, app, console, ConsoleRateLimit(running), logger)
+        connections = ConnectionServer(logger, is_https=tls is not None)
+        router = ConnectionRouter(connections, app, console, ConsoleRateLimit(running), logger, tls)
         sock = socket.socket(fileno=self._listener.sock.detach())
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
         try:
@@ -111,6 +139,13 @@ class HttpPort:
         finally:
             if console is not None:
                 console.close()
+
+    def _tls_termination(self, running: RunningNode) -> TlsTermination | None:
+        if not self._tls_listener:
+            return None
+        from kwire.broker.observe.tls_termination import TlsTermination
+
+        return TlsTermination(running, self._tls_listener)
 
     def close(self) -> None:
         """Close the socket. Call this only if `serve` was not called."""

@@ -61,7 +61,6 @@ AUTHENTICATIONS: Final = (
     "failed_authentication",
     "failed_reauthentication",
 )
-CONSUMER_GROUP_STATES: Final = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
 GROUP_STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
 
 
@@ -149,6 +148,8 @@ def _traffic(node: ObservedBroker, out: Exposition) -> None:
 
 
 def _groups(node: ObservedBroker, out: Exposition) -> None:
+    from kwire.coordinator.groups.registry import GROUP_TYPES  # imported late, as in the group coordinator
+
     try:
         listed = node.groups.list_groups((), ())
     except ApiError:
@@ -163,10 +164,12 @@ def _groups(node: ObservedBroker, out: Exposition) -> None:
     for state in GROUP_STATES:
         out.gauge(f"{prefix}_numgroups{state.lower()}", states["classic", state])
     prefix = "kafka_server_group_coordinator_metrics"
-    for protocol in ("classic", "consumer"):
-        out.gauge(f"{prefix}_protocol_{protocol}_group_count", protocols[protocol])
-    for state in CONSUMER_GROUP_STATES:
-        out.gauge(f"{prefix}_state_{state.lower()}_consumer_group_count", states["consumer", state])
+    for group_type in GROUP_TYPES:
+        out.gauge(f"{prefix}_protocol_{group_type.name}_group_count", protocols[group_type.name])
+    for name, state in (
+        (group_type.name, state) for group_type in GROUP_TYPES for state in group_type.states
+    ):
+        out.gauge(f"{prefix}_state_{state.lower()}_{name}_group_count", states[name, state])
     for state, count in groups.partition_states().items():
         out.gauge(f"{prefix}_state_{state}_num_partitions", count)
     for name, count in (

@@ -25,7 +25,7 @@ def quorum_metrics(running: RunningNode, out: Exposition) -> None:
     """Write the metrics of the quorum, as this node sees it."""
     node = running.node
     quorum = node.quorum
-    raft, now_ms = quorum.metrics, node.host.internode_clock.monotonic_ms()
+    raft, now_ms = quorum.metrics, int(node.host.internode_clock.monotonic_ms())
     described = quorum.describe()
     out.gauge(f"{RAFT}_current_state", 1, labels(current_state=raft.state))
     for name, value in (

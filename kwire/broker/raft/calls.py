@@ -7,7 +7,7 @@ from typing import Final
 
 from kwire.broker.raft.outputs import Send
 from kwire.broker.raft.terms import Terms
-from kwire.host.host import PeerAddress
+from kwire.host.host import InternodeTime, PeerAddress
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.schema import Message
 
@@ -26,7 +26,7 @@ class Call(NamedTuple):
     """The id of the voter, or FETCH."""
     to: PeerAddress
     request: Message
-    deadline_ms: int
+    deadline_ms: InternodeTime
 
 
 class Calls:
@@ -37,13 +37,13 @@ class Calls:
         self._rng = rng
         self._last = 0
         self._open: dict[int, Call] = {}
-        self._failing_since_ms: dict[int, int] = {}
+        self._failing_since_ms: dict[int, InternodeTime] = {}
         """The time of the first failure after the last success, by key."""
-        self._rests_until_ms: dict[int, int] = {}
+        self._rests_until_ms: dict[int, InternodeTime] = {}
         self._unreachable: set[int] = set()
         """The keys whose last request got no response."""
 
-    def send(self, key: int, to: PeerAddress, request: Message, now_ms: int) -> Send:
+    def send(self, key: int, to: PeerAddress, request: Message, now_ms: InternodeTime) -> Send:
         """Return the output that sends a request. A response to an earlier request with `key` is ignored."""
         self._open = {number: call for number, call in self._open.items() if call.key != key}
         self._last += 1
@@ -71,7 +71,7 @@ class Calls:
             self.succeeded(key)
             self._rests_until_ms.pop(key, None)
 
-    def rest(self, key: int, now_ms: int, *, is_unreachable: bool = False) -> None:
+    def rest(self, key: int, now_ms: InternodeTime, *, is_unreachable: bool = False) -> None:
         """Delay the next request with this key by a tenth of the time of failures, within limits.
 
         So a node learns of a new leader soon after the election, also if the election took long.
@@ -85,12 +85,12 @@ class Calls:
         varied_ms = round(backoff_ms * self._rng.uniform(1 - JITTER, 1 + JITTER))
         self._rests_until_ms[key] = now_ms + max(1, varied_ms)
 
-    def ready_ms(self, key: int) -> int:
+    def ready_ms(self, key: int) -> InternodeTime:
         """Return the monotonic time (ms) from which the next request with `key` may be sent; 0 means now."""
         for call in self._open.values():
             if call.key == key:
                 return call.deadline_ms  # the response or an error arrives by then
-        return self._rests_until_ms.get(key, 0)
+        return self._rests_until_ms.get(key, InternodeTime(0))
 
     def forget(self) -> None:
         """Forget all requests and all backoffs."""

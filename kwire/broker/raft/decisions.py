@@ -19,7 +19,7 @@ from kwire.broker.raft.lead import Lead
 from kwire.broker.raft.metadata_log import MetadataLog
 from kwire.broker.raft.raft_metrics import KafkaRaftMetrics
 from kwire.broker.storage.disk import ResourceShortage
-from kwire.host.host import Host, Timer
+from kwire.host.host import Host, InternodeTime, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.schema import Message
 
@@ -73,12 +73,12 @@ class Decisions:
         self._lead: Lead | None = None
         self._is_active = False
         self._appended: deque[MetadataBatch] = deque()
-        self._appended_ms: deque[int] = deque()
+        self._appended_ms: deque[InternodeTime] = deque()
         """The monotonic time of each append of `_appended`, in ms."""
         self._idle_ms = idle_ms
         self._idle_timer: Timer | None = None
         self._idle_since_offset = -1
-        self._fetched_ms = 0
+        self._fetched_ms = InternodeTime(0)
 
     def check_bootstrap(self, *, is_sole_voter: bool) -> None:
         """Check whether this controller could become active, before the node takes part in the quorum.
@@ -135,13 +135,13 @@ class Decisions:
         now_ms = self._host.internode_clock.monotonic_ms()
         self._appended.append(batch)
         self._appended_ms.append(now_ms)
-        self._metrics.appended_records.record(batch.last_offset - batch.base_offset + 1, now_ms)
+        self._metrics.appended_records.record(batch.last_offset - batch.base_offset + 1, int(now_ms))
 
     def _was_committed(self, batch: MetadataBatch) -> None:
         now_ms = self._host.internode_clock.monotonic_ms()
         latency_ms = now_ms - self._appended_ms.popleft()
         self._metrics.commit_latency_ms.record(
-            latency_ms / (batch.last_offset - batch.base_offset + 1), now_ms
+            latency_ms / (batch.last_offset - batch.base_offset + 1), int(now_ms)
         )
 
     def end(self, reason: ApiError) -> None:

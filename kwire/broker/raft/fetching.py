@@ -30,7 +30,7 @@ from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.terms import QuorumLog, Terms
 from kwire.broker.raft.voters import address_of, endpoints_of
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, METADATA_TOPIC_ID
-from kwire.host.host import PeerAddress
+from kwire.host.host import InternodeTime, PeerAddress
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages import fetch_snapshot
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
@@ -82,7 +82,7 @@ class Fetching:
         is_durable = not self._terms.may_vote or self.synced_offset >= self._log.end_offset
         return is_durable and not self._log.awaits_sync and self.stage is not Stage.INSTALLING
 
-    def due_ms(self, leader: PeerAddress | None) -> int | None:
+    def due_ms(self, leader: PeerAddress | None) -> InternodeTime | None:
         """Return when the next request is due (monotonic ms); None before a sync, or without any server."""
         there_are = leader is not None or self._servers or len(self._log.voters) > 1
         return self._calls.ready_ms(FETCH) if self.is_settled and there_are else None
@@ -97,7 +97,9 @@ class Fetching:
 
     # --- requests
 
-    def build_request(self, epoch: int, leader: PeerAddress | None, *, is_late: bool, now_ms: int) -> Send:
+    def build_request(
+        self, epoch: int, leader: PeerAddress | None, *, is_late: bool, now_ms: InternodeTime
+    ) -> Send:
         """Build a Fetch or FetchSnapshot request to the leader.
 
         If the leader is unknown, or `is_late` with its response, send Fetch to the next server instead.
@@ -205,7 +207,7 @@ class Fetching:
         self._succeeded()
         return outputs
 
-    def loaded(self, response: FetchSnapshotResponse, now_ms: int) -> list[Output]:
+    def loaded(self, response: FetchSnapshotResponse, now_ms: InternodeTime) -> list[Output]:
         """Handle a FetchSnapshot response of the current leader."""
         [partition] = response.topics[0].partitions
         loading = self._loading

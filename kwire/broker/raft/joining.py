@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from kwire.broker.raft.terms import QuorumLog, Terms
 from kwire.broker.raft.voters import KRAFT_VERSIONS, Voter, endpoints_of
+from kwire.host.host import InternodeTime
 from kwire.wire.messages import add_raft_voter as adding
 from kwire.wire.messages import update_raft_voter as updating
 from kwire.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
@@ -24,16 +25,16 @@ class Joining:
         """This node as the log should have it."""
         self._terms = terms
         self._log = log
-        self._due_ms = 0
+        self._due_ms = InternodeTime(0)
         self._has_told = False
         """Whether the current leader knows the endpoints of this voter."""
 
-    def follow(self, now_ms: int) -> None:
+    def follow(self, now_ms: InternodeTime) -> None:
         """Postpone the first request to a new leader by a fetch timeout, so that Fetches come first."""
         self._has_told = False
         self.wait(now_ms)
 
-    def wait(self, now_ms: int) -> None:
+    def wait(self, now_ms: InternodeTime) -> None:
         """Postpone the next request by a fetch timeout."""
         self._due_ms = now_ms + self._terms.fetch_timeout_ms
 
@@ -41,7 +42,7 @@ class Joining:
         """Record that the leader knows this voter's endpoints, or does not support UpdateRaftVoter."""
         self._has_told = True
 
-    def request(self, epoch: int, now_ms: int) -> Message | None:
+    def request(self, epoch: int, now_ms: InternodeTime) -> Message | None:
         """Return the request that is due now, before the next Fetch, or None."""
         if now_ms < self._due_ms:
             return None

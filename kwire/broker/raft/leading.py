@@ -13,6 +13,7 @@ from kwire.broker.raft.outputs import AppendControls
 from kwire.broker.raft.snapshots import KRAFT_VERSION_TYPE, VOTERS_TYPE
 from kwire.broker.raft.terms import QuorumLog, Terms
 from kwire.broker.raft.voters import OF_CONFIGURATION, ReplicaKey, Voter, VoterSet
+from kwire.host.host import InternodeTime
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.records import raft as stored
@@ -61,14 +62,14 @@ class _Progress(NamedTuple):
     end_offset: int
     leader_end_offset: int
     """The end offset of the leader's log at the time of the follower's last Fetch."""
-    fetched_ms: int
-    caught_up_ms: int | None
+    fetched_ms: InternodeTime
+    caught_up_ms: InternodeTime | None
 
 
 class Leading:
     """The state of this node as the leader of one epoch."""
 
-    def __init__(self, terms: Terms, log: QuorumLog, me: Voter, epoch: int, now_ms: int) -> None:
+    def __init__(self, terms: Terms, log: QuorumLog, me: Voter, epoch: int, now_ms: InternodeTime) -> None:
         self.epoch = epoch
         self.high_watermark = UNKNOWN
         """The high watermark; -1 until a record of this epoch is committed."""
@@ -147,7 +148,7 @@ class Leading:
 
     # --- followers
 
-    def fetched_by(self, key: ReplicaKey, offset: int, now_ms: int) -> None:
+    def fetched_by(self, key: ReplicaKey, offset: int, now_ms: InternodeTime) -> None:
         """Record that a replica has every record before `offset`."""
         known = self._followers.pop(key, None)
         end_offset = self._log.end_offset
@@ -170,7 +171,7 @@ class Leading:
         if self._latest.get(key.replica_id) == key:
             del self._latest[key.replica_id]
 
-    def heard(self, key: ReplicaKey, now_ms: int) -> None:
+    def heard(self, key: ReplicaKey, now_ms: InternodeTime) -> None:
         """Record that a replica follows this leader. Once a majority does, the majority check restarts."""
         if self._log.voters.find(key) is not None:
             self._heard.add(key.replica_id)
@@ -184,7 +185,7 @@ class Leading:
         voters = self._log.voters
         return voters.majority - (voters.find(self._me.key) is not None)
 
-    def is_alone(self, now_ms: int) -> bool:
+    def is_alone(self, now_ms: InternodeTime) -> bool:
         """Return whether no majority has fetched for so long that another node may have become leader."""
         if self._needed <= 0:
             self._heard_by_ms = now_ms + self._check_quorum_ms
@@ -200,7 +201,7 @@ class Leading:
         return log.voters.find(self._me.key) is None and self.high_watermark > log.voters_offset
 
     @property
-    def due_ms(self) -> int | None:
+    def due_ms(self) -> InternodeTime | None:
         """The time of the next BeginQuorumEpoch, or of the resignation without a majority.
 
         None if there is no other voter.
@@ -209,7 +210,7 @@ class Leading:
             return None
         return min(self._heard_by_ms, self._begins_ms) if self._needed > 0 else self._begins_ms
 
-    def to_be_told(self, now_ms: int) -> list[Voter]:
+    def to_be_told(self, now_ms: InternodeTime) -> list[Voter]:
         """Return the voters that have not fetched for a while and so may not know this leader."""
         if now_ms < self._begins_ms:
             return []
@@ -227,7 +228,7 @@ class Leading:
         others = [voter for voter in self._log.voters if not self._is_me(voter)]
         return [voter.key for voter in sorted(others, key=lambda voter: (-self._end_of(voter), voter.key))]
 
-    def has_caught_up(self, key: ReplicaKey, now_ms: int) -> bool:
+    def has_caught_up(self, key: ReplicaKey, now_ms: InternodeTime) -> bool:
         """Return whether an observer may become a voter: it has caught up and has fetched recently."""
         progress = self._followers.get(key)
         return (
@@ -238,7 +239,7 @@ class Leading:
 
     # --- DescribeQuorum
 
-    def describe(self, now_ms: int) -> Description:
+    def describe(self, now_ms: InternodeTime) -> Description:
         """Return the state of all voters and observers."""
         log = self._log
 

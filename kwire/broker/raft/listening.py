@@ -27,7 +27,7 @@ from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.standing import Standing
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey
-from kwire.host.host import PeerAddress, PeerTooOld, PeerUnreachable
+from kwire.host.host import InternodeTime, PeerAddress, PeerTooOld, PeerUnreachable
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from kwire.wire.messages.api_versions import ApiVersionsRequest
@@ -63,7 +63,7 @@ class Listening(Standing):
     # --- requests
 
     def handle_request(
-        self, request: Message, requester: object, now_ms: int, *, api_version: int
+        self, request: Message, requester: object, now_ms: InternodeTime, *, api_version: int
     ) -> list[Output]:
         """Handle Vote, BeginQuorumEpoch, EndQuorumEpoch, AddRaftVoter, RemoveRaftVoter or UpdateRaftVoter.
 
@@ -122,7 +122,7 @@ class Listening(Standing):
         return ErrorCode.INVALID_REQUEST if said.replica_id < 0 else ErrorCode.NONE
 
     def _handle_vote(
-        self, request: VoteRequest, said: Said, now_ms: int
+        self, request: VoteRequest, said: Said, now_ms: InternodeTime
     ) -> tuple[list[Output], ErrorCode, bool]:
         data = request.topics[0].partitions[0]
         outputs = self._see(said.epoch, now_ms) if said.epoch > self.epoch else []
@@ -145,7 +145,7 @@ class Listening(Standing):
             outputs += self._vote_for(candidate, now_ms)
         return outputs, ErrorCode.NONE, is_granted
 
-    def _is_leader_late(self, now_ms: int) -> bool:
+    def _is_leader_late(self, now_ms: InternodeTime) -> bool:
         """Return whether the fetch timeout has passed.
 
         A voter then starts an election. A node may be a voter without knowing, because its log does not have
@@ -153,7 +153,7 @@ class Listening(Standing):
         """
         return self._fetch_due_ms is not None and now_ms >= self._fetch_due_ms
 
-    def _vote_for(self, candidate: ReplicaKey, now_ms: int) -> list[Output]:
+    def _vote_for(self, candidate: ReplicaKey, now_ms: InternodeTime) -> list[Output]:
         """Vote for the candidate, and delay this node's own election, so that the candidate can win."""
         self._voted = candidate
         self._election_due_ms = now_ms + self._random_timeout_ms()
@@ -162,7 +162,7 @@ class Listening(Standing):
         self._calls.forget()
         return self._remember(is_promise=True)
 
-    def _handle_leader(self, said: Said, now_ms: int) -> tuple[list[Output], ErrorCode]:
+    def _handle_leader(self, said: Said, now_ms: InternodeTime) -> tuple[list[Output], ErrorCode]:
         outputs = self._learn(said.epoch, said.replica_id, said.address, now_ms)
         if outputs is None:
             complaint = (
@@ -174,7 +174,7 @@ class Listening(Standing):
         is_for_me = said.to is None or self._is_me(said.to)
         return outputs, ErrorCode.NONE if is_for_me else ErrorCode.INVALID_VOTER_KEY
 
-    def _leader_ends(self, request: EndQuorumEpochRequest, said: Said, now_ms: int) -> None:
+    def _leader_ends(self, request: EndQuorumEpochRequest, said: Said, now_ms: InternodeTime) -> None:
         if self.role is QuorumRole.FOLLOWER and self.leader_id == said.replica_id:
             self._leader_has_ended = True
             self._fetch_due_ms = now_ms + wait_before_standing_ms(
@@ -185,7 +185,7 @@ class Listening(Standing):
         self,
         request: AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest,
         requester: object,
-        now_ms: int,
+        now_ms: InternodeTime,
     ) -> list[Output]:
         code = ErrorCode.NONE
         if request.cluster_id not in (None, self._terms.cluster_id):
@@ -212,7 +212,9 @@ class Listening(Standing):
 
     # --- responses
 
-    def handle_response(self, number: int, response: Message | PeerUnreachable, now_ms: int) -> list[Output]:
+    def handle_response(
+        self, number: int, response: Message | PeerUnreachable, now_ms: InternodeTime
+    ) -> list[Output]:
         """Handle the response to the request with `number` (see `Send`), or the failure of that request."""
         call = self._calls.close(number)
         if call is None or self.role is QuorumRole.FAILED:
@@ -239,7 +241,7 @@ class Listening(Standing):
             return []
         return self._heard_from(call, response, heard, now_ms)
 
-    def _unreachable(self, call: Call, why: PeerUnreachable, now_ms: int) -> list[Output]:
+    def _unreachable(self, call: Call, why: PeerUnreachable, now_ms: InternodeTime) -> list[Output]:
         if isinstance(why, PeerTooOld):
             if isinstance(call.request, VoteRequest) and self.role is QuorumRole.PROSPECTIVE:
                 return self._become_candidate(now_ms)  # the voter does not support pre-votes
@@ -248,19 +250,21 @@ class Listening(Standing):
         self._failed(call, now_ms, is_unreachable=not isinstance(why, PeerTooOld))
         return []
 
-    def _failed(self, call: Call, now_ms: int, *, is_unreachable: bool = False) -> None:
+    def _failed(self, call: Call, now_ms: InternodeTime, *, is_unreachable: bool = False) -> None:
         """Back off after a request without a valid response."""
         if call.key == FETCH:
             self._fetching.failed(was_leader=call.to == self.leader_address)
         self._calls.rest(call.key, now_ms, is_unreachable=is_unreachable)
 
-    def _does_not_help(self, call: Call, now_ms: int) -> None:
+    def _does_not_help(self, call: Call, now_ms: InternodeTime) -> None:
         """Back off after a valid response that is not useful."""
         if call.key == FETCH:
             self._fetching.failed(was_leader=False)
         self._calls.rest(call.key, now_ms)
 
-    def _changed(self, response: AddRaftVoterResponse | RemoveRaftVoterResponse, now_ms: int) -> list[Output]:
+    def _changed(
+        self, response: AddRaftVoterResponse | RemoveRaftVoterResponse, now_ms: InternodeTime
+    ) -> list[Output]:
         """Handle the leader's response to a voter change of this node."""
         self._joining.wait(now_ms)
         if response.error_code in _DONE[type(response)]:
@@ -272,7 +276,7 @@ class Listening(Standing):
         request = type(response).__name__.removesuffix("Response")
         return [Complain(f"The quorum leader rejected {request} of this node, will retry: {code.name}")]
 
-    def _heard_from(self, call: Call, response: Message, heard: Heard, now_ms: int) -> list[Output]:
+    def _heard_from(self, call: Call, response: Message, heard: Heard, now_ms: InternodeTime) -> list[Output]:
         code = ErrorCode.NONE if heard.code in _GONE else heard.code
         if heard.epoch < self.epoch or code == ErrorCode.UNKNOWN_LEADER_EPOCH:
             self._does_not_help(call, now_ms)  # the other node has an older epoch
@@ -302,7 +306,7 @@ class Listening(Standing):
         return outputs
 
     def _take(
-        self, call: Call, response: Message, heard: Heard, now_ms: int, *, is_news: bool
+        self, call: Call, response: Message, heard: Heard, now_ms: InternodeTime, *, is_news: bool
     ) -> list[Output] | None:
         """Apply a response that fits the current epoch and role; return None if it does not fit."""
         match response:
@@ -327,7 +331,9 @@ class Listening(Standing):
                 return []
         return None
 
-    def _followed(self, response: FetchResponse | FetchSnapshotResponse, now_ms: int) -> list[Output]:
+    def _followed(
+        self, response: FetchResponse | FetchSnapshotResponse, now_ms: InternodeTime
+    ) -> list[Output]:
         try:
             if isinstance(response, FetchResponse):
                 outputs = self._fetching.fetched(response, self.epoch)
@@ -341,7 +347,7 @@ class Listening(Standing):
         return outputs
 
     def _learn(
-        self, epoch: int, leader_id: int, address: PeerAddress | None, now_ms: int
+        self, epoch: int, leader_id: int, address: PeerAddress | None, now_ms: InternodeTime
     ) -> list[Output] | None:
         """Apply what another node knows about the leader; return None if it contradicts this node's state."""
         terms = self._terms
@@ -368,14 +374,14 @@ class Listening(Standing):
 
     # --- followers
 
-    def fetched_by(self, key: ReplicaKey, offset: int, now_ms: int) -> list[Output]:
+    def fetched_by(self, key: ReplicaKey, offset: int, now_ms: InternodeTime) -> list[Output]:
         """Record, as the leader, that a replica in the same epoch has every record before `offset`."""
         if self._leading is None or key.replica_id < 0 or key.replica_id == self._terms.node_id:
             return []
         self._leading.fetched_by(key, offset, now_ms)
         return self._commit()
 
-    def loaded_by(self, key: ReplicaKey, now_ms: int) -> None:
+    def loaded_by(self, key: ReplicaKey, now_ms: InternodeTime) -> None:
         """Record, as the leader, that a replica fetches a snapshot."""
         if self._leading is not None and key.replica_id != self._terms.node_id:
             self._leading.heard(key, now_ms)

@@ -25,6 +25,7 @@ from kwire.broker.raft.outputs import Complain, Output
 from kwire.broker.raft.roles import QuorumRole, Stage
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import Voter
+from kwire.host.host import InternodeTime
 from kwire.wire.errors import ApiError, ErrorCode
 
 
@@ -57,16 +58,16 @@ class Machine(Listening):
         another_leads = self.leader_id not in (NO_LEADER, self._terms.node_id)
         return another_leads or not self.is_voter or len(self._log.voters) == 1
 
-    def describe(self, now_ms: int) -> Description:
+    def describe(self, now_ms: InternodeTime) -> Description:
         """Return the state of the quorum. This node must be the leader."""
         assert self._leading is not None
         return self._leading.describe(now_ms)
 
-    def resign(self, now_ms: int, reason: ErrorCode) -> list[Output]:
+    def resign(self, now_ms: InternodeTime, reason: ErrorCode) -> list[Output]:
         """Resign as leader, so that another voter is elected."""
         return self._resign(now_ms, reason) if self.role is QuorumRole.LEADER else []
 
-    def stop(self, now_ms: int) -> list[Output]:
+    def stop(self, now_ms: InternodeTime) -> list[Output]:
         """Resign if this node is the leader. From then on, only respond to requests until the node stops."""
         self._is_stopping = True
         self._calls.forget()
@@ -75,9 +76,9 @@ class Machine(Listening):
     # --- time
 
     @property
-    def due_ms(self) -> int | None:
+    def due_ms(self) -> InternodeTime | None:
         """The time of the next `tick`, possibly in the past; None if only an event can change the state."""
-        dues: list[int | None] = []
+        dues: list[InternodeTime | None] = []
         match self.role:
             case _ if self._is_stopping and self.role is not QuorumRole.RESIGNED:
                 pass
@@ -90,14 +91,14 @@ class Machine(Listening):
                     dues += self._ready_for_request(self._tally.missing)
             case QuorumRole.LEADER:
                 leading, membership = self._lead_of_epoch
-                dues = [0 if leading.has_left else leading.due_ms, membership.due_ms]
+                dues = [InternodeTime(0) if leading.has_left else leading.due_ms, membership.due_ms]
             case QuorumRole.RESIGNED:
                 dues = [*self._ready_for_request(self._unaware)]
                 if not self._is_stopping:
                     dues.append(self._election_due_ms)
         return min((due_ms for due_ms in dues if due_ms is not None), default=None)
 
-    def _ready_for_request(self, voters: list[Voter]) -> list[int]:
+    def _ready_for_request(self, voters: list[Voter]) -> list[InternodeTime]:
         return [
             self._calls.ready_ms(voter.key.replica_id)
             for voter in voters
@@ -105,13 +106,13 @@ class Machine(Listening):
         ]
 
     @property
-    def _stand_due_ms(self) -> int | None:
+    def _stand_due_ms(self) -> InternodeTime | None:
         """The time at which this voter starts an election, or None if it must not start one now."""
         if not self._may_stand or not self._fetching.is_settled or self.epoch >= LAST_EPOCH - 1:
             return None
         return self._election_due_ms if self.role is QuorumRole.UNATTACHED else self._fetch_due_ms
 
-    def start(self, now_ms: int) -> list[Output]:
+    def start(self, now_ms: InternodeTime) -> list[Output]:
         """Start the machine. If this node is the only voter, it becomes leader at once."""
         outputs: list[Output] = []
         if self.role is QuorumRole.CANDIDATE:
@@ -120,7 +121,7 @@ class Machine(Listening):
             outputs = self._stand(now_ms)
         return outputs or self._tell()
 
-    def tick(self, now_ms: int) -> list[Output]:
+    def tick(self, now_ms: InternodeTime) -> list[Output]:
         """Do what is due: elections, timeouts and requests to other nodes."""
         match self.role:
             case _ if self._is_stopping and self.role is not QuorumRole.RESIGNED:
@@ -147,10 +148,10 @@ class Machine(Listening):
             case _ as never:
                 assert_never(never)
 
-    def _then_tick(self, outputs: list[Output], now_ms: int) -> list[Output]:
+    def _then_tick(self, outputs: list[Output], now_ms: InternodeTime) -> list[Output]:
         return outputs + self.tick(now_ms)
 
-    def _follow(self, now_ms: int) -> list[Output]:
+    def _follow(self, now_ms: InternodeTime) -> list[Output]:
         """Send a Fetch, or a request for a voter change if one is due."""
         due_ms = self._fetching.due_ms(self.leader_address)
         if due_ms is None or now_ms < due_ms:
@@ -164,7 +165,7 @@ class Machine(Listening):
                 return [self._calls.send(FETCH, self.leader_address, request, now_ms)]
         return [self._fetching.build_request(self.epoch, self.leader_address, is_late=is_late, now_ms=now_ms)]
 
-    def _ask_for_votes(self, now_ms: int) -> list[Output]:
+    def _ask_for_votes(self, now_ms: InternodeTime) -> list[Output]:
         tally, terms = self._tally, self._terms
         assert tally is not None
         outputs: list[Output] = []
@@ -176,7 +177,7 @@ class Machine(Listening):
                 outputs.append(self._calls.send(voter_id, address, request, now_ms))
         return outputs
 
-    def _lead(self, now_ms: int) -> list[Output]:
+    def _lead(self, now_ms: InternodeTime) -> list[Output]:
         leading, membership = self._lead_of_epoch
         if leading.has_left:
             return self._then_tick(self._resign(now_ms, ErrorCode.NOT_CONTROLLER), now_ms)
@@ -196,7 +197,7 @@ class Machine(Listening):
                 outputs.append(self._calls.send(voter_id, address, request, now_ms))
         return outputs
 
-    def _tell_of_end(self, now_ms: int) -> list[Output]:
+    def _tell_of_end(self, now_ms: InternodeTime) -> list[Output]:
         outputs: list[Output] = []
         for voter in self._unaware:
             address, voter_id = voter.address(self._terms.listener), voter.key.replica_id
@@ -207,7 +208,7 @@ class Machine(Listening):
 
     # --- the log
 
-    def synced(self, offset: int, now_ms: int) -> list[Output]:
+    def synced(self, offset: int, now_ms: InternodeTime) -> list[Output]:
         """Record that the current log is durable up to this offset."""
         self._fetching.synced(offset)
         if self.role is QuorumRole.LEADER:
@@ -215,7 +216,7 @@ class Machine(Listening):
         self._excuse_leader(now_ms)
         return []
 
-    def controls_appended(self, offset: int, now_ms: int) -> list[Output]:
+    def controls_appended(self, offset: int, now_ms: InternodeTime) -> list[Output]:
         """Record the offset at which the oldest pending `AppendControls` was executed."""
         leading, membership = self._lead_of_epoch
         if leading.epoch_offset is None:
@@ -223,16 +224,16 @@ class Machine(Listening):
         membership.appended(offset)
         return self._commit()
 
-    def refused(self, now_ms: int) -> None:
+    def refused(self, now_ms: InternodeTime) -> None:
         """Back off after records of the leader that could not be appended."""
         self._calls.rest(FETCH, now_ms)
 
-    def installed(self, now_ms: int) -> None:
+    def installed(self, now_ms: InternodeTime) -> None:
         """Fetch again after a snapshot was installed or was found to be invalid."""
         self._fetching.installed()
         self._excuse_leader(now_ms)
 
-    def _excuse_leader(self, now_ms: int) -> None:
+    def _excuse_leader(self, now_ms: InternodeTime) -> None:
         """Restart the fetch timeout, because this node's own disk caused the delay."""
         if self._fetching.is_settled and self._fetch_due_ms is not None and not self._leader_has_ended:
             self._fetch_due_ms = now_ms + self._terms.fetch_timeout_ms

@@ -28,7 +28,7 @@ from kwire.broker.raft.voters import (
     VoterSet,
     address_of,
 )
-from kwire.host.host import PeerUnreachable
+from kwire.host.host import InternodeTime, PeerUnreachable
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from kwire.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -50,7 +50,7 @@ class _Kind(Enum):
 class _Change:
     """The addition or removal of one voter."""
 
-    def __init__(self, kind: _Kind, key: ReplicaKey, requester: object, deadline_ms: int) -> None:
+    def __init__(self, kind: _Kind, key: ReplicaKey, requester: object, deadline_ms: InternodeTime) -> None:
         self.kind = kind
         self.key = key
         self.requester = requester
@@ -96,13 +96,13 @@ class Membership:
         return 1 if self._rises else self._log.kraft_version
 
     @property
-    def due_ms(self) -> int | None:
+    def due_ms(self) -> InternodeTime | None:
         """The time at which the current change times out, or None without a change."""
         return None if self._change is None else self._change.deadline_ms
 
     # --- progress of changes
 
-    def expire(self, now_ms: int) -> list[Output]:
+    def expire(self, now_ms: InternodeTime) -> list[Output]:
         """Fail the current change if it timed out."""
         change = self._change
         if change is None or now_ms < change.deadline_ms:
@@ -138,7 +138,7 @@ class Membership:
 
     # --- adding and removing voters
 
-    def add(self, request: AddRaftVoterRequest, requester: object, now_ms: int) -> list[Output]:
+    def add(self, request: AddRaftVoterRequest, requester: object, now_ms: InternodeTime) -> list[Output]:
         """Start to add an observer as a voter: check the request, and request the versions it supports."""
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
         endpoints = tuple(VoterEndpoint(one.name, one.host, one.port) for one in request.listeners)
@@ -170,7 +170,7 @@ class Membership:
         return [self._calls.send(key.replica_id, address, versions, now_ms)]
 
     def handle_api_versions(
-        self, voter_id: int, response: Message | PeerUnreachable, now_ms: int
+        self, voter_id: int, response: Message | PeerUnreachable, now_ms: InternodeTime
     ) -> list[Output]:
         """Handle the new voter's response to ApiVersions, or the failure of that request."""
         change = self._change
@@ -201,7 +201,9 @@ class Membership:
         outputs: list[Output] = [self._append_voters(self._log.voters.replaced(voter), change)]
         return outputs if change.responds_when_committed else outputs + change.respond(ErrorCode.NONE)
 
-    def remove(self, request: RemoveRaftVoterRequest, requester: object, now_ms: int) -> list[Output]:
+    def remove(
+        self, request: RemoveRaftVoterRequest, requester: object, now_ms: InternodeTime
+    ) -> list[Output]:
         """Remove a voter. The voter may be this node."""
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
 
@@ -247,7 +249,9 @@ class Membership:
 
     # --- updates
 
-    def update(self, request: UpdateRaftVoterRequest, now_ms: int) -> tuple[list[Output], ErrorCode]:
+    def update(
+        self, request: UpdateRaftVoterRequest, now_ms: InternodeTime
+    ) -> tuple[list[Output], ErrorCode]:
         """Update a voter's endpoints and supported versions; return the outputs and the error or NONE."""
         key = ReplicaKey(request.voter_id, request.voter_directory_id)
         knows = request.k_raft_version_feature

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.snapshots import Snapshot
-from kwire.host.host import PeerAddress
+from kwire.host.host import InternodeTime, PeerAddress
 from kwire.wire.errors import ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Buffer
@@ -27,7 +27,7 @@ class Send(NamedTuple):
     number: int
     to: PeerAddress
     request: Message
-    deadline_ms: int
+    deadline_ms: InternodeTime
 
 
 class Reached(NamedTuple):

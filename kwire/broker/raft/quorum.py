@@ -38,7 +38,7 @@ from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.raft.waiters import Waiters
 from kwire.broker.raft.writes import Writes
 from kwire.broker.storage.disk import SHORTAGE_RETRY_MS, ResourceShortage, StorageError
-from kwire.host.host import Host, PeerAddress, PeerUnreachable, Timer
+from kwire.host.host import Host, InternodeTime, PeerAddress, PeerUnreachable, Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.fetch_snapshot import FetchSnapshotRequest
@@ -92,7 +92,7 @@ class Quorum:
         self._download: Download
         self._election_file: ElectionFile
         self._timer: Timer | None = None
-        self._timer_ms = 0
+        self._timer_ms = InternodeTime(0)
         self._told: object = None
         self._told_to_vote: bool | None = None
         self._leader_watchers: list[Callable[[], None]] = []
@@ -379,7 +379,7 @@ class Quorum:
             case out.Append():
                 try:
                     count = log.append_fetched(output.records, epoch=output.epoch)
-                    self.metrics.fetched_records.record(count, now_ms)
+                    self.metrics.fetched_records.record(count, int(now_ms))
                 except ValueError as error:
                     self._logger.error(
                         "Cannot append records of leader %d to __cluster_metadata-0, will fetch again: %s",
@@ -455,7 +455,6 @@ class Quorum:
         """Stop the node, because it must not guess its metadata."""
         if self.failed:
             return
-        self._logger.critical("Fatal error in the metadata quorum, stopping this node: %s", reason)
         self.failed = True
         self._unlead(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
         self.stop()

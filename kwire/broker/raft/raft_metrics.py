@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from kwire.broker.raft.quorum_state import NOBODY
 from kwire.broker.raft.roles import QuorumRole
+from kwire.host.host import InternodeTime
 from kwire.host.windows import Windows
 
 _IN_ELECTION: Final = (QuorumRole.PROSPECTIVE, QuorumRole.CANDIDATE)
@@ -49,10 +50,10 @@ class KafkaRaftMetrics:
         """The role of this node, by its name in Kafka's documentation."""
         self.voted_id = NOBODY
         """The node for which this node has voted in this epoch; -1 for none."""
-        self._election_began_ms: int | None = None
+        self._election_began_ms: InternodeTime | None = None
         self._leader: tuple[int, int] | None = None
 
-    def observe(self, member: Member, node_id: int, now_ms: int) -> None:
+    def observe(self, member: Member, node_id: int, now_ms: InternodeTime) -> None:
         """Record the state of this node (`node_id`) after an event."""
         role = member.role
         if role in _IN_ELECTION and self._election_began_ms is None:
@@ -61,7 +62,7 @@ class KafkaRaftMetrics:
         self.voted_id, self.state = voted_id, _state_of(member)
         if role in (QuorumRole.LEADER, QuorumRole.FOLLOWER):
             if self._election_began_ms is not None:
-                self.election_latency_ms.record(now_ms - self._election_began_ms, now_ms)
+                self.election_latency_ms.record(now_ms - self._election_began_ms, int(now_ms))
                 self._election_began_ms = None
             if self._leader != (member.leader_id, member.epoch):
                 self._leader = member.leader_id, member.epoch

@@ -21,7 +21,7 @@ from kwire.broker.raft.roles import MOVES, Event, QuorumRole
 from kwire.broker.raft.terms import QuorumLog, Terms
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey, Voter
-from kwire.host.host import PeerAddress
+from kwire.host.host import InternodeTime, PeerAddress
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import ZERO_UUID
 
@@ -36,7 +36,13 @@ class Standing:
     """The state of a voter or observer, and its transitions."""
 
     def __init__(
-        self, terms: Terms, log: QuorumLog, rng: random.Random, *, remembered: QuorumState, now_ms: int
+        self,
+        terms: Terms,
+        log: QuorumLog,
+        rng: random.Random,
+        *,
+        remembered: QuorumState,
+        now_ms: InternodeTime,
     ) -> None:
         """Start with the state that the quorum-state file has. The log must be durable."""
         self.role = QuorumRole.UNATTACHED
@@ -63,7 +69,7 @@ class Standing:
         """The voters that do not know yet that this node resigned."""
         self._election_due_ms = now_ms + self._random_timeout_ms()
         """The time at which the current election times out, or the next election starts."""
-        self._fetch_due_ms: int | None = None
+        self._fetch_due_ms: InternodeTime | None = None
         """The end of the fetch timeout; None before the first Fetch."""
         self._leader_has_ended = False
         """Whether the leader sent EndQuorumEpoch."""
@@ -74,7 +80,7 @@ class Standing:
         if self._has_never_had_a_leader:
             self._election_due_ms = now_ms + 1 + self._rng.randrange(self._first_election_ms)
 
-    def _recall(self, remembered: QuorumState, now_ms: int) -> None:
+    def _recall(self, remembered: QuorumState, now_ms: InternodeTime) -> None:
         """Restore the role that this node had in the epoch of quorum-state."""
         terms, voters = self._terms, self._log.voters
         if remembered.voted_id != NOBODY:
@@ -152,7 +158,7 @@ class Standing:
     def _random_timeout_ms(self) -> int:
         return self._terms.election_timeout_ms + self._rng.randrange(max(1, self._terms.election_timeout_ms))
 
-    def _stand_again_soon(self, now_ms: int) -> None:
+    def _stand_again_soon(self, now_ms: InternodeTime) -> None:
         """Schedule the next election soon after a rejection; the delay grows with each rejection."""
         backoff_ms = min(self._terms.election_backoff_max_ms, FIRST_BACKOFF_MS << min(self._refusals, 16))
         self._refusals += 1
@@ -197,7 +203,12 @@ class Standing:
         return [Tell()]
 
     def _see(
-        self, epoch: int, now_ms: int, *, leader_id: int = NO_LEADER, address: PeerAddress | None = None
+        self,
+        epoch: int,
+        now_ms: InternodeTime,
+        *,
+        leader_id: int = NO_LEADER,
+        address: PeerAddress | None = None,
     ) -> list[Output]:
         """Enter an epoch, or learn its leader. Responses to requests in flight are then ignored."""
         if leader_id != NO_LEADER and address is not None:
@@ -215,7 +226,9 @@ class Standing:
         self._fetch_due_ms = None
         return outputs + self._remember(is_promise=False)
 
-    def _follow_leader(self, epoch: int, leader_id: int, address: PeerAddress, now_ms: int) -> list[Output]:
+    def _follow_leader(
+        self, epoch: int, leader_id: int, address: PeerAddress, now_ms: InternodeTime
+    ) -> list[Output]:
         outputs = self._leave(Event.LEADER_FOUND)
         if epoch > self.epoch:
             self._voted = None
@@ -224,14 +237,14 @@ class Standing:
         self._joining.follow(now_ms)
         return outputs + self._remember(is_promise=False)
 
-    def _stand(self, now_ms: int) -> list[Output]:
+    def _stand(self, now_ms: InternodeTime) -> list[Output]:
         """Become prospective and request pre-votes. The only voter becomes a candidate at once."""
         outputs = self._leave(Event.STANDS)
         self._tally = Tally(self._log.voters, self._terms.key)
         self._election_due_ms = now_ms + self._random_timeout_ms()
         return outputs + self._count(now_ms)
 
-    def _count(self, now_ms: int) -> list[Output]:
+    def _count(self, now_ms: InternodeTime) -> list[Output]:
         """Change the role if the counted votes decide the election."""
         tally = self._tally
         assert tally is not None
@@ -241,7 +254,7 @@ class Standing:
             )
         return self._lose(now_ms) if tally.is_lost and self.role is QuorumRole.PROSPECTIVE else []
 
-    def _become_candidate(self, now_ms: int) -> list[Output]:
+    def _become_candidate(self, now_ms: InternodeTime) -> list[Output]:
         """Start a new epoch and vote for this node."""
         outputs = self._leave(Event.WOULD_WIN)
         self.epoch, self.leader_id, self.leader_address = self.epoch + 1, NO_LEADER, None
@@ -252,7 +265,7 @@ class Standing:
             return outputs + self._win(now_ms)
         return outputs + self._remember(is_promise=True)
 
-    def _win(self, now_ms: int) -> list[Output]:
+    def _win(self, now_ms: InternodeTime) -> list[Output]:
         """Become leader. No record is appended before quorum-state is durable: no epoch may begin twice."""
         assert self._tally is not None
         granted = self._tally.granted
@@ -265,7 +278,7 @@ class Standing:
         controls = self._leading.first_controls(granted)
         return [*outputs, *self._remember(is_promise=True), controls]
 
-    def _lose(self, now_ms: int) -> list[Output]:
+    def _lose(self, now_ms: InternodeTime) -> list[Output]:
         """End a lost election. A candidate becomes prospective again; other roles wait for a leader."""
         if self.role is QuorumRole.CANDIDATE:
             return self._stand(now_ms)
@@ -283,7 +296,7 @@ class Standing:
         self._fetch_due_ms = None
         return outputs + self._remember(is_promise=False)
 
-    def _resign(self, now_ms: int, reason: ErrorCode) -> list[Output]:
+    def _resign(self, now_ms: InternodeTime, reason: ErrorCode) -> list[Output]:
         """Resign, and send EndQuorumEpoch, which lists the voters by the ends of their logs."""
         assert self._leading is not None
         self._successors = self._leading.successors()

@@ -211,7 +211,7 @@ class Follower:
         base offset of that batch. The batch is appended after the restart is synced.
         """
         log = self.partition.log
-        if log.log_start_offset < log.log_end_offset or len(records) < HEADER_BYTES:
+        if log.local_log_start_offset < log.log_end_offset or len(records) < HEADER_BYTES:
             return False
         header = read_header(records)
         if not header.base_offset < log.log_end_offset <= header.last_offset:

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from kwire.host.host import InternodeTime
 from kwire.wire.batch import NO_OFFSET
 
-NEVER_MS: Final = -(1 << 62)
+NEVER_MS: Final = InternodeTime(-(1 << 62))
 
 
 class FetchSessionPartition(Protocol):
     """A partition in a follower's fetch session."""
 
     @property
-    def fetched_ms(self) -> int:
+    def fetched_ms(self) -> InternodeTime:
         """The monotonic time of the session's last Fetch, in ms."""
 
     def changed(self, *, wake: bool) -> None:
@@ -60,7 +61,7 @@ class FollowerState:
         self._caught_up_ms = NEVER_MS
         self._is_at_end = False
 
-    def reset_for_epoch(self, leader_end_offset: int, now_ms: int, *, in_isr: bool) -> None:
+    def reset_for_epoch(self, leader_end_offset: int, now_ms: InternodeTime, *, in_isr: bool) -> None:
         """Start a new leader epoch. A follower in the ISR counts as caught up now, any other as never."""
         self._is_at_end = False
         self._leader_end_offset = leader_end_offset
@@ -73,7 +74,7 @@ class FollowerState:
         log_start_offset: int,
         broker_epoch: int,
         leader_end_offset: int,
-        now_ms: int,
+        now_ms: InternodeTime,
         session_partition: FetchSessionPartition | None,
     ) -> None:
         """Record a Fetch from `end_offset`, received when the leader's log ended at `leader_end_offset`."""
@@ -102,11 +103,11 @@ class FollowerState:
         if self._is_at_end and self.session_partition is not None:
             self._fetched_ms = self._caught_up_ms = max(self._caught_up_ms, self.session_partition.fetched_ms)
 
-    def caught_up_ms(self) -> int:
+    def caught_up_ms(self) -> InternodeTime:
         """Return the last time at which the follower was known to be caught up, in ms."""
         self._update_times()
         return self._caught_up_ms
 
-    def is_caught_up(self, leader_end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
+    def is_caught_up(self, leader_end_offset: int, now_ms: InternodeTime, max_lag_ms: int) -> bool:
         """Whether the follower is at the log end, or was caught up within the last `max_lag_ms`."""
         return self.end_offset == leader_end_offset or now_ms - self.caught_up_ms() <= max_lag_ms

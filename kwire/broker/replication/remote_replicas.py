@@ -32,7 +32,7 @@ from kwire.broker.replication.alter_partition_manager import (
 from kwire.broker.replication.broker_topic_metrics import BrokerTopicStats
 from kwire.broker.replication.follower_state import FollowerState
 from kwire.broker.storage.log.log import Log
-from kwire.host.host import Host
+from kwire.host.host import Host, InternodeTime
 from kwire.wire.batch import NO_OFFSET
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
@@ -208,7 +208,7 @@ class RemoteReplicas:
         self.low_watermark_listeners: dict[Callable[[], None], None] = {}
         """Callbacks that run when the low watermark may have changed."""
 
-    def update(self, image: PartitionImage, end_offset: int, now_ms: int) -> None:
+    def update(self, image: PartitionImage, end_offset: int, now_ms: InternodeTime) -> None:
         """Apply the metadata of the partition; `end_offset` is the leader's log end offset.
 
         An image with a lower partition epoch changes neither ISR nor followers, because an AlterPartition
@@ -315,7 +315,9 @@ class RemoteReplicas:
             return None
         return self._set_pending(key, (*self.isr, state.broker_id), state.broker_id)
 
-    def prepare_shrink(self, key: tuple[Uuid, int], end_offset: int, now_ms: int) -> PendingIsr | None:
+    def prepare_shrink(
+        self, key: tuple[Uuid, int], end_offset: int, now_ms: InternodeTime
+    ) -> PendingIsr | None:
         """Return the proposal to remove lagging followers from the ISR.
 
         Returns None if no follower lags, or another proposal is pending.

@@ -74,7 +74,7 @@ class ReplicationQuota:
 
     def record(self, size_bytes: int) -> None:
         """Record replication traffic of throttled replicas."""
-        now_ms, windows = self._host.internode_clock.monotonic_ms(), self._windows
+        now_ms, windows = int(self._host.internode_clock.monotonic_ms()), self._windows
         if not windows or now_ms - windows[-1][0] >= self._window_ms:
             windows.append([now_ms, 0])
         windows[-1][1] += size_bytes
@@ -85,7 +85,8 @@ class ReplicationQuota:
         rate = configured_rate(self._image(), self._config.node_id, self._rate)
         if rate is None:
             return False
-        now_ms, windows, window_ms = self._host.internode_clock.monotonic_ms(), self._windows, self._window_ms
+        now_ms, windows = int(self._host.internode_clock.monotonic_ms()), self._windows
+        window_ms = self._window_ms
         while windows and now_ms - windows[0][0] >= window_ms * self._config.replication_quota_window_num:
             windows.popleft()
         if not windows:

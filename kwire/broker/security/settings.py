@@ -5,9 +5,12 @@ As in Kafka, the SASL settings of a listener do not change after the listener wa
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from kwire.broker.config.broker import BrokerConfig
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.sasl import SASL_PROTOCOLS, ListenerSasl
+from kwire.broker.security.principal import ANONYMOUS, USER, Principal
 from kwire.wire.mechanisms import PLAIN
 from kwire.wire.named_tuple import NamedTuple
 
@@ -61,3 +64,53 @@ def peer_credentials(config: BrokerConfig, listener: str) -> Credentials | None:
         return None
     mechanism, context = login
     return Credentials(mechanism, context.username, context.password, context.is_token)
+
+
+def own_principal(config: BrokerConfig) -> Principal:
+    """Return the principal as which this node authenticates with controllers.
+
+    The result is ANONYMOUS if it cannot, or if it uses a delegation token, whose owner only controllers know.
+    """
+    listener = config.controller_listener_names[0]
+    if config.protocol(listener) == "SSL":
+        name = _own_certificate_name(config, listener)
+        return ANONYMOUS if name is None else Principal(USER, name)
+    credentials = None
+    with suppress(ConfigError):
+        credentials = peer_credentials(config, listener)
+    if credentials is None or credentials.is_token:
+        return ANONYMOUS
+    return Principal(USER, credentials.username)
+
+
+def authenticates_clients(config: BrokerConfig, listener: str) -> bool:
+    """Return whether clients of a listener of this node can have another principal than ANONYMOUS."""
+    protocol = config.protocol(listener)
+    tls = None if config.tls is None else config.tls.of(listener)
+    return protocol in SASL_PROTOCOLS or (protocol == "SSL" and (tls is None or tls.asks_for_certificates))
+
+
+def is_node(config: BrokerConfig, principal: Principal) -> bool:
+    """Return whether nodes of the cluster authenticate as this principal.
+
+    These are the user names with which this node logs in to other nodes, the principal of its certificate on
+    listeners without SASL, and the principals in super.users.
+    """
+    nodes = {one.strip() for one in config.static_settings.get("super.users", "").split(";")}
+    for listener in (*config.controller_listener_names, config.inter_broker_listener_name):
+        with suppress(ConfigError):  # a listener to which this node never connects needs no login
+            credentials = peer_credentials(config, listener)
+            if credentials is not None and credentials.username and not credentials.is_token:
+                nodes.add(f"{USER}:{credentials.username}")
+        if (
+            config.protocol(listener) == "SSL"
+            and (name := _own_certificate_name(config, listener)) is not None
+        ):
+            nodes.add(f"{USER}:{name}")
+    return str(principal) in nodes
+
+
+def _own_certificate_name(config: BrokerConfig, listener: str) -> str | None:
+    """Return the name of this node's principal at other nodes; None if it has no certificate."""
+    tls = None if config.tls is None else config.tls.of(listener)
+    return None if tls is None else tls.own_name

@@ -25,7 +25,7 @@ from kwire.broker.storage.descriptors import (
     default_cached_files,
     shortage_text,
 )
-from kwire.host.platform.files import lock_file, sync_data, sync_file
+from kwire.host.platform.files import NOWAIT, lock_file, sync_data, sync_file
 from kwire.host.system_os import exists, is_directory, make_directories, os, remove_tree
 from kwire.host.system_time import perf_counter
 from kwire.wire.primitives import Buffer
@@ -103,6 +103,17 @@ class DiskFile(Protocol):
 
         May be called in a worker thread.
         """
+
+
+def is_cached(file: DiskFile, position: int) -> bool:
+    """Return whether a byte is in the page cache. Without RWF_NOWAIT, the check reads from the disk."""
+    try:
+        os.preadv(file.fileno(), [bytearray(1)], position, NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file in memory has no descriptor, and the read itself reports an error
+    return True
 
 
 class DiskLock(Protocol):

@@ -30,9 +30,9 @@ class CopiedRegion(FileRegion):
 
     __slots__ = ("data",)
 
-    def __init__(self, region: FileRegion) -> None:
-        self.data = region.read()
-        super().__init__(NO_FILE, region.position, len(self.data))
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self.data = data
+        super().__init__(NO_FILE, position, len(data))
 
     def read(self) -> bytes:
         return self.data

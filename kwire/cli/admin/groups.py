@@ -12,7 +12,7 @@ from kwire.cli.shared.actions import Actions
 from kwire.cli.shared.command_client import CommandClient
 from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.cli.shared.errors import suggestion
-from kwire.cli.shared.options import command_parser
+from kwire.cli.shared.options import add_repeatable_option, command_parser
 from kwire.cli.shared.output import YELLOW, Output, Row
 from kwire.client.cluster_client import group_by_topic
 from kwire.client.errors import UnknownPartition, raise_for_code
@@ -56,13 +56,7 @@ def parser(name: str) -> ArgumentParser:
     actions = Actions(parser)
     list_ = actions.add("list", _list, "List groups.", "kwire groups list --state Stable")
     list_.add_argument("--names", action="store_true", help="print names only, one per line")
-    list_.add_argument(
-        "--state",
-        action="append",
-        default=[],
-        metavar="STATE",
-        help="only groups in this state; can be repeated",
-    )
+    add_repeatable_option(list_, "--state", "STATE", "only groups in this state")
     list_.add_argument("--type", action="append", default=[], metavar="TYPE", help=", ".join(TYPES))
     describe = actions.add(
         "describe",

@@ -9,7 +9,7 @@ from kwire.cli.records.positions import parse_duration_ms
 from kwire.cli.shared.actions import Actions
 from kwire.cli.shared.command_client import CommandClient
 from kwire.cli.shared.command_error import CommandError, UsageError
-from kwire.cli.shared.options import command_parser
+from kwire.cli.shared.options import add_repeatable_option, command_parser
 from kwire.cli.shared.output import Output, Row, format_time
 from kwire.client.tokens import (
     BROKER_DEFAULT,
@@ -33,13 +33,7 @@ def parser(name: str) -> ArgumentParser:
         "kwire tokens create --renewer bob --command-config alice.properties",
     )
     create.add_argument("--owner", metavar="USER", help="the owner (default: you)")
-    create.add_argument(
-        "--renewer",
-        action="append",
-        default=[],
-        metavar="USER",
-        help="another user that can renew it; can be repeated",
-    )
+    add_repeatable_option(create, "--renewer", "USER", "another user that can renew it")
     create.add_argument(
         "--lifetime", metavar="7d", help="maximum lifetime including renewals (default: the brokers' maximum)"
     )

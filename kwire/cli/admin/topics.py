@@ -14,7 +14,7 @@ from kwire.cli.shared.client_settings import pairs
 from kwire.cli.shared.command_client import CommandClient
 from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.cli.shared.errors import unknown_topic
-from kwire.cli.shared.options import command_parser
+from kwire.cli.shared.options import add_repeatable_option, command_parser
 from kwire.cli.shared.output import RED, YELLOW, Output, Row
 from kwire.client.errors import UnknownPartition, raise_for_code
 from kwire.client.offsets import find_offsets
@@ -89,9 +89,7 @@ def parser(name: str) -> ArgumentParser:
         metavar="ID:ID,...",
         help="replicas of each partition, preferred leader first, instead of the two options above",
     )
-    create.add_argument(
-        "--config", action="append", default=[], metavar="KEY=VALUE", help="a topic setting; can be repeated"
-    )
+    add_repeatable_option(create, "--config", "KEY=VALUE", "a topic setting")
     create.add_argument("--if-not-exists", action="store_true", help="succeed if the topic exists")
     create.add_argument("--dry-run", action="store_true", help="only validate the request")
     alter = actions.add(
@@ -102,20 +100,8 @@ def parser(name: str) -> ArgumentParser:
     )
     alter.add_argument("topic", metavar="TOPIC")
     alter.add_argument("--partitions", type=int, metavar="N", help="the new number of partitions")
-    alter.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set a topic setting; can be repeated",
-    )
-    alter.add_argument(
-        "--delete-config",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="reset a topic setting to its default; can be repeated",
-    )
+    add_repeatable_option(alter, "--config", "KEY=VALUE", "set a topic setting")
+    add_repeatable_option(alter, "--delete-config", "KEY", "reset a topic setting to its default")
     alter.add_argument("--dry-run", action="store_true", help="only validate the change")
     delete = actions.add("delete", _delete, "Delete topics and their records.", "kwire topics delete orders")
     delete.add_argument("topics", nargs="+", metavar="TOPIC")
@@ -138,7 +124,7 @@ def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
             "topic": topic.name,
             "partitions": len(topic.partitions),
             "replicas": max((len(one.replica_nodes) for one in topic.partitions), default=0),
-            "under_replicated": sum(map(_is_under_replicated, topic.partitions)),
+            "under_replicated": sum(map(is_under_replicated, topic.partitions)),
         }
         for topic in _find_topics(cluster, options.patterns)
         if options.internal or not topic.is_internal or options.patterns
@@ -166,7 +152,7 @@ def _describe(cluster: CommandClient, options: Namespace, output: Output) -> Non
         (topic, one)
         for topic in topics
         for one in sorted(topic.partitions, key=lambda one: one.partition_index)
-        if not options.under_replicated or _is_under_replicated(one)
+        if not options.under_replicated or is_under_replicated(one)
     ]
     starts, ends = _offsets(cluster, chosen) if options.offsets else ({}, {})
     rows = []
@@ -177,7 +163,7 @@ def _describe(cluster: CommandClient, options: Namespace, output: Output) -> Non
             "leader": one.leader_id if one.leader_id >= 0 else None,
             "replicas": one.replica_nodes,
             "in_sync": one.isr_nodes,
-            "under_replicated": _is_under_replicated(one),
+            "under_replicated": is_under_replicated(one),
         }
         if options.offsets:
             key = topic.name or "", one.partition_index
@@ -383,7 +369,8 @@ def _find_topics(cluster: CommandClient, patterns: Sequence[str]) -> list[Metada
     ]
 
 
-def _is_under_replicated(partition: MetadataResponsePartition) -> bool:
+def is_under_replicated(partition: MetadataResponsePartition) -> bool:
+    """Return whether a partition has no leader, or an incomplete ISR."""
     return partition.leader_id < 0 or len(partition.isr_nodes) < len(partition.replica_nodes)
 
 

@@ -11,7 +11,7 @@ from kwire.cli.records.positions import parse_timestamp
 from kwire.cli.shared.actions import Actions
 from kwire.cli.shared.command_client import CommandClient
 from kwire.cli.shared.command_error import CommandError, UsageError
-from kwire.cli.shared.options import command_parser
+from kwire.cli.shared.options import add_repeatable_option, command_parser
 from kwire.cli.shared.output import RED, YELLOW, Output, Row, format_time
 from kwire.client.cluster_client import group_by_topic
 from kwire.client.errors import raise_for_code
@@ -57,9 +57,7 @@ def parser(name: str) -> ArgumentParser:
     parser = command_parser(name, "List and describe transactions and producers, and abort transactions.")
     actions = Actions(parser)
     list_ = actions.add("list", _list, "List transactional ids.", "kwire transactions list --state Ongoing")
-    list_.add_argument(
-        "--state", action="append", default=[], metavar="STATE", help="only this state; can be repeated"
-    )
+    add_repeatable_option(list_, "--state", "STATE", "only this state")
     list_.add_argument("--older-than", metavar="10m", help="only transactions that are open for longer")
     describe = actions.add(
         "describe",

@@ -18,7 +18,7 @@ from kwire.broker.storage.checkpoints import (
 )
 from kwire.broker.storage.dirs.meta_properties import StartRefused, load_meta_properties, needs_format
 from kwire.broker.storage.disk import RealDisk, StorageError
-from kwire.cli.doctor.finding import Finding, ok, problem, warning
+from kwire.cli.doctor.finding import PROBLEM, Finding, ok, problem, warning
 from kwire.cli.shared.output import format_size, format_time
 from kwire.host.platform.files import sync_file
 from kwire.wire.plural import plural
@@ -38,8 +38,11 @@ def findings(config: BrokerConfig, now_ms: int) -> Iterator[Finding]:
     """Check the directories of log.dirs. Files are only read, except for a temporary file on each disk."""
     disk = RealDisk()
     runs = is_in_use(config)
+    are_writable = True
     for directory in config.log_dirs:
-        yield from _volume_findings(directory)
+        for found in _volume_findings(directory):
+            are_writable &= found.area != AREA or found.severity != PROBLEM
+            yield found
         if os.path.isdir(directory):
             yield from _content_findings(disk, directory, now_ms, runs=runs)
     if runs:
@@ -48,7 +51,8 @@ def findings(config: BrokerConfig, now_ms: int) -> Iterator[Finding]:
     try:
         owners = load_meta_properties(disk, config.log_dirs)
         if needs_format(disk, owners, metadata_dir=home, node_id=config.node_id):
-            yield ok(AREA, "empty: the first start formats it")
+            if are_writable:
+                yield ok(AREA, "empty: the first start formats it")
         else:
             owner = owners.formatted[home]
             yield ok(AREA, f"belongs to node {owner.node_id} of cluster {owner.cluster_id}")
@@ -85,9 +89,15 @@ def _volume_findings(directory: str) -> Iterator[Finding]:
         yield problem(AREA, f"{existing} is not a directory", "choose another directory in log.dirs")
         return
     if not os.access(existing, os.W_OK | os.X_OK):
-        yield problem(
-            AREA, f"this user cannot write to {existing}", "run as its owner, or change its owner (chown)"
-        )
+        if os.statvfs(existing).f_flag & os.ST_RDONLY:
+            advice = "choose a directory in log.dirs on a file system that is not read-only"
+        else:
+            advice = "run as its owner, or change its owner (chown)"
+        yield problem(AREA, f"this user cannot write to {existing}", advice)
+        return
+    sync = _sync_finding(existing)
+    if sync.area == AREA:
+        yield sync
         return
     yield from volume_findings(existing, os.statvfs)
     kind = filesystem(existing)
@@ -103,7 +113,7 @@ def _volume_findings(directory: str) -> Iterator[Finding]:
             f"{directory} is in /tmp, which systems clean up",
             "use another directory, like /var/lib/kwire",
         )
-    yield _sync_finding(existing)
+    yield sync
 
 
 def volume_findings(path: str, statvfs: Callable[[str], os.statvfs_result]) -> Iterator[Finding]:
@@ -143,7 +153,7 @@ def filesystem(path: str) -> str:
 
 
 def _sync_finding(directory: str) -> Finding:
-    """Measure the median time of a sync to disk."""
+    """Measure the median time of a sync to disk, or find out that no file can be written there."""
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             taken = []
@@ -154,7 +164,11 @@ def _sync_finding(directory: str) -> Finding:
                 sync_file(file.fileno())
                 taken.append(1000 * (time.perf_counter() - began))
     except OSError as error:
-        return problem("disk", f"{directory} cannot be written to: {error.strerror}", "repair the disk first")
+        return problem(
+            AREA,
+            f"{directory} cannot be written to: {error.strerror}",
+            "choose another directory in log.dirs",
+        )
     middle = sorted(taken)[SYNCS // 2]
     found = f"a sync takes {middle:.1f} ms at {directory}"
     if middle > SLOW_SYNC_MS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import ssl
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
@@ -12,15 +13,19 @@ from typing import Final
 
 from kwire.broker.config import BrokerConfig, ConfigError, ListenerEndpoint, load
 from kwire.broker.config.protection import UNPROTECTED, Unprotected
+from kwire.broker.config.tls import TLS_PROTOCOLS
+from kwire.broker.net.listeners import own_host_name
+from kwire.broker.net.store_files import RealStoreFiles
 from kwire.broker.security.settings import listener_security, peer_credentials, requires_authentication
-from kwire.cli.doctor import directories, machine
+from kwire.cli.doctor import certificates, directories, machine
 from kwire.cli.doctor.finding import OK, PROBLEM, WARNING, Finding, ok, problem, warning
 from kwire.cli.shared.client_settings import pairs
 from kwire.cli.shared.command_error import CommandError
 from kwire.cli.shared.options import add_json_option, command_parser
 from kwire.cli.shared.output import GREEN, RED, YELLOW, Output
 from kwire.client.connection import Connection
-from kwire.client.errors import Disconnected
+from kwire.client.errors import Disconnected, SecurityMismatch
+from kwire.client.security import Security
 from kwire.wire.errors import WireError
 from kwire.wire.mechanisms import PLAIN
 from kwire.wire.plural import plural
@@ -44,6 +49,8 @@ def parser(name: str) -> ArgumentParser:
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
                         help="a Kafka setting, as for 'kwire serve'; can be repeated")  # fmt: skip
     parser.add_argument("--data", metavar="DIR", help="the data directory, as for 'kwire serve'")
+    parser.add_argument("--certificate", metavar="FILE",
+                        help="print the principal of a client with this certificate (PEM)")  # fmt: skip
     add_json_option(parser)
     return parser
 
@@ -73,6 +80,7 @@ def _findings(options: Namespace) -> Iterator[Finding]:
     overrides = pairs(options.overrides, "--set")
     if options.data is not None:
         overrides["log.dirs"] = options.data
+    client = None if options.certificate is None else certificates.load_certificate(options.certificate)
     config: BrokerConfig | None = None
     try:
         accepts = os.environ.get("KWIRE_ACCEPT_UNPROTECTED") == "true"
@@ -98,8 +106,10 @@ def _findings(options: Namespace) -> Iterator[Finding]:
         yield from configuration_findings(config)
     yield from machine.findings(machine.gather_facts(), config.socket_listen_backlog_size if config else 0)
     if config is not None:
+        now_ms = time.time_ns() // 1_000_000
         yield from console_findings(config, os.environ)
-        yield from directories.findings(config, time.time_ns() // 1_000_000)
+        yield from certificates.findings(config, RealStoreFiles(), now_ms, own_host_name(), client)
+        yield from directories.findings(config, now_ms)
         yield from _ports(config)
 
 
@@ -171,7 +181,7 @@ def _sasl_findings(config: BrokerConfig) -> Iterator[Finding]:
                 f"{listener.name} has PLAIN enabled, but no users",
                 f'add user_NAME="PASSWORD" to {key}, or remove PLAIN from sasl.enabled.mechanisms',
             )
-        if not listener.host.startswith(LOOPBACK):
+        if not listener.host.startswith(LOOPBACK) and config.protocol(listener.name) not in TLS_PROTOCOLS:
             yield warning(
                 _CONFIGURATION,
                 f"{listener.name} sends passwords in clear text (PLAIN), and listens on other interfaces",
@@ -216,10 +226,10 @@ def _unresolved(host: str) -> str | None:
 def _ports(config: BrokerConfig) -> Iterator[Finding]:
     is_own = directories.is_in_use(config)
     for one in {*config.listener_endpoints(), *config.controller_endpoints()}:
-        yield _port(one, is_own=is_own)
+        yield _port(one, is_own=is_own, has_tls=config.protocol(one.name) in TLS_PROTOCOLS)
 
 
-def _port(one: ListenerEndpoint, *, is_own: bool) -> Finding:
+def _port(one: ListenerEndpoint, *, is_own: bool, has_tls: bool) -> Finding:
     """Check the port of a listener. With `is_own`, this configuration's broker may already use the port."""
     where = f"{one.host or '*'}:{one.port} of {one.name}"
     family = socket.AF_INET6 if ":" in one.host else socket.AF_INET
@@ -232,7 +242,7 @@ def _port(one: ListenerEndpoint, *, is_own: bool) -> Finding:
     except PermissionError:
         return problem("ports", f"{where} requires root", "choose a port of 1024 or more")
     except OSError as error:
-        if _is_a_broker(one):
+        if _is_a_broker(one, has_tls=has_tls):
             if is_own:
                 return ok("ports", f"a broker listens on {where}")
             return problem(
@@ -247,9 +257,17 @@ def _port(one: ListenerEndpoint, *, is_own: bool) -> Finding:
         )
 
 
-def _is_a_broker(one: ListenerEndpoint) -> bool:
+def _is_a_broker(one: ListenerEndpoint, *, has_tls: bool) -> bool:
+    context = None
+    if has_tls:  # the broker would log bytes without TLS as an error of a client
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        Connection(one.host or "127.0.0.1", one.port, "kwire-doctor", CONNECT_SECONDS).close()
+        Connection(
+            one.host or "127.0.0.1", one.port, "kwire-doctor", CONNECT_SECONDS, Security(context)
+        ).close()
+    except SecurityMismatch:
+        return has_tls  # the listener requires a certificate of the client
     except (Disconnected, WireError):
         return False
     return True

@@ -74,7 +74,7 @@ def findings(machine: MachineFacts, backlog: int) -> Iterator[Finding]:
         yield warning(
             "records",
             "validated in Python, so a produced record costs the broker several times as much processor time",
-            "install a C compiler and Python's headers, then install kwire again",
+            "install the wheel for this system, or install a C compiler and kwire's source package",
         )
     if not machine.has_re2:
         yield warning(

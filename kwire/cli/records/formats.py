@@ -9,6 +9,7 @@ from typing import Final
 
 from kwire.cli.shared.command_error import UsageError
 from kwire.cli.shared.errors import FormatMismatch
+from kwire.cli.shared.options import add_repeatable_option
 
 TEXT, JSON, HEX, AVRO = "text", "json", "hex", "avro"
 SCHEMALESS_FORMATS: Final = (TEXT, JSON, HEX)
@@ -22,12 +23,8 @@ Decode = Callable[[bytes], object]
 def add_deserializer_options(parser: ArgumentParser) -> None:
     """Add the options that select how keys and values are decoded."""
     _add_formats(parser)
-    parser.add_argument(
-        "--schema",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="an Avro schema for values in Avro's single-object encoding; can be repeated",
+    add_repeatable_option(
+        parser, "--schema", "FILE", "an Avro schema for values in Avro's single-object encoding"
     )
 
 

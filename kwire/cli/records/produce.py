@@ -16,7 +16,12 @@ from kwire.cli.shared.client_settings import pairs, settings_from_options
 from kwire.cli.shared.command_client import CommandClient
 from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.cli.shared.errors import FormatMismatch, suggestion
-from kwire.cli.shared.options import add_connection_options, add_json_option, command_parser
+from kwire.cli.shared.options import (
+    add_connection_options,
+    add_json_option,
+    add_repeatable_option,
+    command_parser,
+)
 from kwire.cli.shared.output import Output
 from kwire.client.errors import UnknownPartition, raise_for_code
 from kwire.client.producer import ACKS, TopicProducer
@@ -70,13 +75,7 @@ def parser(name: str) -> ArgumentParser:
     )
     add_serializer_options(parser)
     parser.add_argument("--null-value", metavar="TEXT", help="text that stands for a null value, a tombstone")
-    parser.add_argument(
-        "--header",
-        action="append",
-        default=[],
-        metavar="NAME=TEXT",
-        help="header of all records; can be repeated",
-    )
+    add_repeatable_option(parser, "--header", "NAME=TEXT", "header of all records")
     parser.add_argument("--partition", type=int, metavar="N", help="the partition (default: chosen by key)")
     parser.add_argument("--acks", choices=sorted(ACKS), help="required acknowledgments (default: all)")
     parser.add_argument(
@@ -155,10 +154,12 @@ def _partition(line: InputRecord, options: Namespace, partitions: Sequence[int],
 
 def _partitions(cluster: CommandClient, topic: str) -> list[int]:
     """Return the partitions of a topic. The broker may create the topic. Raises CommandError, ApiError."""
-    began = time.monotonic()
+    began: float | None = None
 
     def attempt() -> list[int]:
+        nonlocal began
         found = cluster.metadata([topic], create=True).topics[0]
+        began = began or time.monotonic()  # the first request begins the creation
         unknown = found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if unknown and time.monotonic() - began > CREATE_SECONDS:
             raise CommandError(f"there is no topic '{topic}': create it with 'kwire topics create {topic}'")

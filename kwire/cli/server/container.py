@@ -56,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
     options.log_level = options.log_format = options.slow_request_ms = options.http = None
     options.console = options.console_writes = options.accept_unprotected = False
+    options.http_tls = None
     return run_prepared(options, lambda config: _format(config, settings["CLUSTER_ID"]))
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from kwire.broker.config import BrokerConfig
-from kwire.broker.storage.dirs.log_dir import DirectoryInUse
+from kwire.broker.storage.dirs.log_dir import DirectoryInUse, unusable_text
 from kwire.broker.storage.disk import StorageError
 from kwire.cli.shared.command_error import CommandError
 
 
 def unusable(config: BrokerConfig, error: StorageError) -> CommandError:
     """Return an error that says why the log directories cannot be used, and what to do."""
-    # The message of DirectoryInUse already has advice.
-    advice = "" if isinstance(error, DirectoryInUse) else ": choose another one with --data or in log.dirs"
-    return CommandError(f"log.dirs is {','.join(config.log_dirs)}, which cannot be used: {error}{advice}")
+    if isinstance(error, DirectoryInUse):
+        return CommandError(str(error))  # its message already has advice
+    if len(config.log_dirs) == 1:
+        return CommandError(unusable_text({config.log_dirs[0]: error}))
+    return CommandError(f"a log directory cannot be used: {error}: choose another one in log.dirs")

@@ -57,7 +57,7 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
     try:
         prepare(config)
         http = _http_port(options, config)
-        failure = Service(config, http, slow_seconds, crash).run()
+        return Service(config, http, slow_seconds, crash).run()
     except (IncompleteMetaProperties, StartRefused, ResourceShortage) as error:
         raise CommandError(str(error)) from error
     except StorageError as error:
@@ -65,7 +65,7 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
     except BindError as error:
         has_no_file = options.properties is None and str(error).endswith("in listeners")
         raise CommandError(
-            f"{error}, as {_other_port_example()} does" if has_no_file else str(error)
+            f"{error}, as {_other_broker_example(config)} does" if has_no_file else str(error)
         ) from error
     except (ConfigError, FormatError, CorruptMetadata) as error:
         raise CommandError(str(error)) from error
@@ -79,19 +79,19 @@ def run_prepared(options: argparse.Namespace, prepare: Callable[[BrokerConfig], 
         if http is not None:
             http.close()
         flush_errors()
-    if failure:
-        raise CommandError(failure)
-    return 0
 
 
-def _other_port_example() -> str:
-    """Return the options of a broker on a port that is not in use."""
+def _other_broker_example(config: BrokerConfig) -> str:
+    """Return the options of a broker on a port that is not in use, and in a directory that is not in use."""
+    from kwire.cli.doctor.directories import is_in_use
+
     for port in OTHER_PORTS:
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
             break
-    return f"--set listeners=PLAINTEXT://127.0.0.1:{port}"
+    directory = f"--data {config.log_dirs[0]}-2 " if is_in_use(config) else ""
+    return f"{directory}--set listeners=PLAINTEXT://127.0.0.1:{port}"
 
 
 def _configure_logging(options: argparse.Namespace) -> None:
@@ -141,18 +141,24 @@ def _http_port(options: argparse.Namespace, config: BrokerConfig) -> HttpPort | 
     has_console = _choose("true" if options.console else None, "KWIRE_CONSOLE", BOOLEANS, "false") == "true"
     if options.console_writes and not has_console:
         raise UsageError("--console-writes has no effect without the console: add --console")
+    tls_listener: str = options.http_tls or os.environ.get("KWIRE_HTTP_TLS") or ""
     if where is None and not has_console:
+        if tls_listener:
+            raise UsageError("--http-tls has no effect without an HTTP port: add --http or --console")
         return None
     if has_console and not config.is_broker:
         raise CommandError("--console needs a broker: use it on a node with broker in process.roles")
-    from kwire.broker.observe.http import HttpPort, HttpUnavailable
+    from kwire.broker.observe.http import HttpPort, HttpUnavailable, check_tls_listener
 
     try:
+        if tls_listener:
+            check_tls_listener(config, tls_listener)
         return HttpPort(
             CONSOLE_PORT if where is None else where,
             read_socket_settings(config),
             console=has_console,
             console_writes=options.console_writes,
+            tls_listener=tls_listener,
         )
     except ValueError as error:
         raise UsageError(str(error)) from error

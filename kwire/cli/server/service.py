@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Final
 
 from kwire.broker.config import BrokerConfig
 from kwire.broker.net.loop_events import LoopEvent, Wait
-from kwire.broker.net.running_node import RunningNode
+from kwire.broker.net.running_node import FatalFailure, RunningNode
 from kwire.broker.observe.flight_recorder import FlightRecorder
 from kwire.broker.observe.open_files import watch_open_files
 from kwire.broker.observe.systemd import READY, STOPPING, SystemdNotifier
 from kwire.broker.storage.disk import is_shortage
 from kwire.cli.broker_settings import READY_FD
+from kwire.cli.shared.command_error import CommandError
 from kwire.cli.shared.standard_streams import discard_output
 from kwire.wire.record_scan import IMPLEMENTATION
 
@@ -55,15 +56,22 @@ class Service:
         self._ready_fd = os.environ.pop(READY_FD, "")
         self._stop_requested = LoopEvent()
 
-    def run(self) -> str:
-        """Serve until a stop signal or a failure. Return the reason of the failure, or an empty text."""
+    def run(self) -> int:
+        """Serve until a stop signal or a failure, and return the exit status.
+
+        Raises CommandError if the node failed before it served. A later failure is in the log.
+        """
         if self._http is not None or self._systemd.watchdog_seconds:
             import trio
 
-            return trio.run(self._run_with_tasks)
-        return self._run_alone()
+            failure = trio.run(self._run_with_tasks)
+        else:
+            failure = self._run_alone()
+        if failure.reason and not failure.is_logged:
+            raise CommandError(failure.reason)
+        return 1 if failure.reason else 0
 
-    def _run_alone(self) -> str:
+    def _run_alone(self) -> FatalFailure:
         signals = _StopSignals(self._stop_requested.set)
         running = RunningNode(self._config)
         signals.wake = running.loop.wake
@@ -71,7 +79,7 @@ class Service:
             running.loop.run_until(self._steps(running))
         finally:
             running.close()
-        return running.failure.reason
+        return running.failure
 
     def _steps(self, running: RunningNode) -> Iterator[Wait]:
         yield Wait((running.ready, self._stop_requested), math.inf)
@@ -83,7 +91,7 @@ class Service:
             raise
         yield from running.shut_down()
 
-    async def _run_with_tasks(self) -> str:
+    async def _run_with_tasks(self) -> FatalFailure:
         import trio
 
         from kwire.broker.net.serve import run_waits, serve
@@ -97,7 +105,7 @@ class Service:
             tasks.append(self._systemd.run_watchdog)
         async with serve(self._config, alone=True, stop=self._stop_requested, background=tasks) as running:
             await run_waits(self._serve(running))
-            return running.failure.reason
+            return running.failure
 
     def _serve(self, running: RunningNode) -> Iterator[Wait]:
         """Report that the node serves, and wait until it must stop."""

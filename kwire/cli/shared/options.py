@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TypedDict
+from typing import Any
 
 from kwire.cli.shared.client_settings import DEFAULT_SERVER
 from kwire.cli.shared.output import Output
@@ -12,15 +12,6 @@ from kwire.cli.shared.parser import Parser
 
 Run = Callable[[argparse.Namespace, Output], int]
 """Runs a command and returns its exit status. Raises ApiError, CommandError, Disconnected or WireError."""
-
-
-class HelpArguments(TypedDict):
-    """The arguments of an argparse parser that determine its help text and option matching."""
-
-    description: str
-    epilog: str | None
-    formatter_class: type[argparse.HelpFormatter]
-    allow_abbrev: bool
 
 
 def command_parser(
@@ -32,7 +23,7 @@ def command_parser(
     return parser
 
 
-def help_arguments(description: str, example: str) -> HelpArguments:
+def help_arguments(description: str, example: str) -> dict[str, Any]:
     """Return the parser arguments for a description and an example."""
     several = "s" if "\n" in example else ""
     return {
@@ -59,3 +50,8 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_repeatable_option(parser: argparse.ArgumentParser, name: str, metavar: str, help_: str) -> None:
+    """Add an option whose values are collected in a list."""
+    parser.add_argument(name, action="append", default=[], metavar=metavar, help=f"{help_}; can be repeated")

@@ -5,6 +5,11 @@ from __future__ import annotations
 from kwire.wire.errors import ApiError, ErrorCode
 
 
+def group_not_found(group_id: str) -> ApiError:
+    """Return Kafka's error for a group that does not exist."""
+    return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+
+
 def response_error(error: ApiError) -> ErrorCode:
     """Return the error code of the response to a request whose records could not be stored."""
     if error.code in (

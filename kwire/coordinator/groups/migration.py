@@ -10,13 +10,12 @@ again. `group.consumer.migration.policy` restricts both changes. KIP-848, "Upgra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final, Protocol
+from collections.abc import Collection, Mapping, Sequence
 
 from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
-from kwire.coordinator.groups.classic.member import ClassicGroupMember, JoinDone, SyncDone
+from kwire.coordinator.groups.classic.member import ClassicGroupMember
 from kwire.coordinator.groups.classic.rebalance import ClassicGroups
-from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
+from kwire.coordinator.groups.classic_protocol import JoinDone, JoinRequest, SyncDone, SyncRequest
 from kwire.coordinator.groups.consumer.consumer_protocol import (
     CustomAssignorError,
     MalformedProtocolError,
@@ -27,78 +26,44 @@ from kwire.coordinator.groups.consumer.consumer_protocol import (
     owned_partitions_of,
 )
 from kwire.coordinator.groups.consumer.group import NO_EPOCH, ConsumerGroup
-from kwire.coordinator.groups.consumer.heartbeat import ConsumerGroups, known_static_member
+from kwire.coordinator.groups.consumer.heartbeat import ConsumerGroups
 from kwire.coordinator.groups.consumer.member import ConsumerGroupMember, MemberState
 from kwire.coordinator.groups.consumer.timers import MemberTimers
 from kwire.coordinator.groups.errors import response_error
-from kwire.coordinator.ports import TopicsView
+from kwire.coordinator.groups.group_type import GroupRegistry
 from kwire.coordinator.state_machine import (
     EMPTY_RESULT,
     Committed,
-    CoordinatorContext,
     CoordinatorRecord,
     CoordinatorResult,
 )
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from kwire.wire.messages.join_group import JoinGroupResponse
+from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity
 from kwire.wire.messages.sync_group import SyncGroupResponse
-from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.plural import plural
 from kwire.wire.records.consumer_groups import ClassicMemberMetadata, ClassicProtocol
-
-
-class MigrationPolicy(NamedTuple):
-    """The type changes that are allowed for groups with members."""
-
-    upgrade: bool
-    downgrade: bool
-
-
-POLICIES: Final[Mapping[str, MigrationPolicy]] = {
-    "bidirectional": MigrationPolicy(upgrade=True, downgrade=True),
-    "upgrade": MigrationPolicy(upgrade=True, downgrade=False),
-    "downgrade": MigrationPolicy(upgrade=False, downgrade=True),
-    "disabled": MigrationPolicy(upgrade=False, downgrade=False),
-}
-
-
-class MigrationConfig(Protocol):
-    """The configuration keys that migration reads."""
-
-    @property
-    def group_consumer_migration_policy(self) -> str: ...
-    @property
-    def group_consumer_max_size(self) -> int: ...
-    @property
-    def group_max_size(self) -> int: ...
 
 
 class OnlineMigration:
     """`migration_port.Migration` for the groups of one partition of `__consumer_offsets`."""
 
-    def __init__(
-        self,
-        config: MigrationConfig,
-        context: CoordinatorContext,
-        topics: TopicsView,
-        classic: ClassicGroups,
-        consumer: ConsumerGroups,
-    ) -> None:
-        self._config = config
-        self._context = context
-        self._logger = context.logger("kwire.groups")
-        self._topics = topics
+    def __init__(self, registry: GroupRegistry, classic: ClassicGroups, consumer: ConsumerGroups) -> None:
+        self._config = registry.config
+        self._context = registry.context
+        self._logger = registry.context.logger("kwire.groups")
+        self._topics = registry.topics
         self._classic = classic
         self._consumer = consumer
-        self._join_timers = MemberTimers(context)
+        self._join_timers = MemberTimers(registry.context)
         """Classic members that must rejoin and have not sent JoinGroup."""
-        self._sync_timers = MemberTimers(context)
+        self._sync_timers = MemberTimers(registry.context)
         """Classic members that have joined and have not sent SyncGroup."""
 
-    @property
-    def _policy(self) -> MigrationPolicy:
-        return POLICIES[self._config.group_consumer_migration_policy.lower()]
+    def _allows(self, change: str) -> bool:
+        """Whether a group with members may change its type. `change` is `upgrade` or `downgrade`."""
+        return self._config.group_consumer_migration_policy.lower() in (change, "bidirectional")
 
     # --- a classic group becomes a consumer group
 
@@ -145,7 +110,7 @@ class OnlineMigration:
                 "switch to a default assignor before re-attempting the upgrade.",
             ) from None
         group.metadata_hash = self._consumer.subscriptions.metadata_hash(group.counts)
-        records.append(classic.tombstone())
+        records += classic.tombstones()
         records += group.creation_records()
         for taken in group.members.values():
             assert taken.classic is not None
@@ -156,7 +121,7 @@ class OnlineMigration:
         return group
 
     def _upgrade_fault(self, classic: ClassicGroup) -> str | None:
-        if not self._policy.upgrade:
+        if not self._allows("upgrade"):
             return "online upgrade is disabled"
         if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return "the group does not use the consumer embedded protocol"
@@ -222,7 +187,7 @@ class OnlineMigration:
             return None
 
     def _may_downgrade(self, group: ConsumerGroup, members: int) -> bool:
-        if not self._policy.downgrade:
+        if not self._allows("downgrade"):
             self._logger.info(
                 "Group %s: cannot downgrade to a classic group: group.consumer.migration.policy forbids it",
                 group.id,
@@ -301,16 +266,33 @@ class OnlineMigration:
 
     # --- the classic protocol in a consumer group
 
-    def join(self, group: ConsumerGroup, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
-        """Handle JoinGroup for a consumer group with members: add the member, or take its next step."""
+    def join(self, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
+        """Add the member, or take its next step. A group without members becomes a classic group."""
+        group = self._consumer.groups[join.group_id]
+        if not group.members:
+            return self._replace_empty(group, join, done)
         try:
             return self._join(group, join, done)
         except ApiError as error:
             done(JoinGroupResponse(error_code=error.code, members=[]))
             return EMPTY_RESULT
 
+    def _replace_empty(self, group: ConsumerGroup, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
+        result = self._classic.join(join, done)
+        if group.id not in self._classic.groups:
+            return result
+        del self._consumer.groups[group.id]
+
+        def committed(error: ApiError | None) -> None:
+            result.committed(error)
+            if error is not None and group.id not in self._classic.groups:
+                # The log refused the classic group, so it still contains the consumer group.
+                self._consumer.groups[group.id] = group
+
+        return CoordinatorResult([*group.tombstones(), *result.records], committed)
+
     def _join(self, group: ConsumerGroup, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
-        if not any(self._policy):
+        if self._config.group_consumer_migration_policy.lower() == "disabled":
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         member_id = join.member_id or self._consumer.new_member_id()
         self._consumer.check_size_limit(group, member_id)
@@ -325,7 +307,7 @@ class OnlineMigration:
             member = group.members.get(member_id) or ConsumerGroupMember(member_id)
         else:
             if join.member_id:
-                member = known_static_member(group, member_id, join.instance_id)
+                member = group.known_static_member(member_id, join.instance_id)
             else:
                 member = self._consumer.joining_static_member(
                     group, member_id, join.instance_id, records, is_classic=True
@@ -427,8 +409,9 @@ class OnlineMigration:
 
         return committed
 
-    def sync(self, group: ConsumerGroup, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
-        """Handle SyncGroup for a consumer group: return the member's assignment."""
+    def sync(self, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
+        """Return the member's assignment."""
+        group = self._consumer.groups[sync.group_id]
         try:
             member, metadata = self._classic_member(group, sync.member_id, sync.instance_id, sync.generation)
             protocol = metadata.supported_protocols[0]
@@ -464,13 +447,9 @@ class OnlineMigration:
 
         return CoordinatorResult((), committed)
 
-    def heartbeat(
-        self, group: ConsumerGroup, generation: int, member_id: str, instance_id: str | None
-    ) -> ErrorCode:
-        """Handle Heartbeat for a consumer group, and return its error code.
-
-        The code is REBALANCE_IN_PROGRESS if the member must rejoin.
-        """
+    def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Return the error code, which is REBALANCE_IN_PROGRESS if the member must rejoin."""
+        group = self._consumer.groups[group_id]
         try:
             member, metadata = self._classic_member(group, member_id, instance_id, generation)
         except ApiError as error:
@@ -485,6 +464,11 @@ class OnlineMigration:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
+    def leave(
+        self, group_id: str, leaving: Sequence[MemberIdentity]
+    ) -> tuple[CoordinatorResult, LeaveGroupResponse]:
+        return self._consumer.leave_group(self._consumer.groups[group_id], leaving)
+
     @staticmethod
     def _classic_member(
         group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
@@ -496,7 +480,7 @@ class OnlineMigration:
         if instance_id is None:
             member = group.member(member_id)
         else:
-            member = known_static_member(group, member_id, instance_id)
+            member = group.known_static_member(member_id, instance_id)
         if member.classic is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         if generation != member.epoch:

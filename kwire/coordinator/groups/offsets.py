@@ -81,10 +81,6 @@ class Offsets:
     def __len__(self) -> int:
         return sum(len(partitions) for topics in self._by_group.values() for partitions in topics.values())
 
-    def groups(self) -> list[str]:
-        """Return the ids of all groups with offsets."""
-        return list(self._by_group)
-
     def topics(self, group_id: str) -> dict[str, OffsetsByIndex]:
         """Return the offsets of a group by topic and partition. Callers must not change them."""
         return self._by_group.get(group_id, {})
@@ -218,7 +214,7 @@ class Offsets:
             if not of_group:
                 del self._previous[key.group]
 
-    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None, _offset: int) -> None:
         """Apply a record. A value of None is a tombstone."""
         if value is not None:
             topics = self._by_group.setdefault(key.group, {})

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from kwire.coordinator.runtime import DecodedRecord
+from kwire.coordinator.groups.group_type import GroupType
+from kwire.coordinator.state_machine import DecodedRecord
 from kwire.wire import batch
-from kwire.wire.records import consumer_groups as consumer
 from kwire.wire.records.groups import (
-    GroupMetadataKey,
-    GroupMetadataValue,
     LegacyOffsetCommitKey,
     LegacyOffsetCommitValue,
     OffsetCommitKey,
@@ -19,30 +17,16 @@ from kwire.wire.records.groups import (
 from kwire.wire.registry import decode_version_prefixed, version_prefix
 from kwire.wire.schema import Message
 
-RECORD_TYPES: Final[Mapping[int, tuple[type[Message], type[Message]]]] = {
-    key.API_KEY: (key, value)
-    for key, value in (
-        (OffsetCommitKey, OffsetCommitValue),
-        (GroupMetadataKey, GroupMetadataValue),
-        (consumer.ConsumerGroupMetadataKey, consumer.ConsumerGroupMetadataValue),
-        (consumer.ConsumerGroupPartitionMetadataKey, consumer.ConsumerGroupPartitionMetadataValue),
-        (consumer.ConsumerGroupMemberMetadataKey, consumer.ConsumerGroupMemberMetadataValue),
-        (
-            consumer.ConsumerGroupTargetAssignmentMetadataKey,
-            consumer.ConsumerGroupTargetAssignmentMetadataValue,
-        ),
-        (
-            consumer.ConsumerGroupTargetAssignmentMemberKey,
-            consumer.ConsumerGroupTargetAssignmentMemberValue,
-        ),
-        (
-            consumer.ConsumerGroupCurrentMemberAssignmentKey,
-            consumer.ConsumerGroupCurrentMemberAssignmentValue,
-        ),
-        (consumer.ConsumerGroupRegularExpressionKey, consumer.ConsumerGroupRegularExpressionValue),
-    )
-}
-"""The supported record types: their key and value classes by type number."""
+RecordTypes = Mapping[int, tuple[type[Message], type[Message]]]
+"""Key and value classes by type number."""
+
+
+def record_types(group_types: Iterable[GroupType[Any, Any]]) -> RecordTypes:
+    """Return the types of records of `__consumer_offsets`: offsets, and those of these types of groups."""
+    classes: dict[type[Message], type[Message]] = {OffsetCommitKey: OffsetCommitValue}
+    for group_type in group_types:
+        classes.update(group_type.record_types)
+    return {key.API_KEY: (key, value) for key, value in classes.items()}
 
 
 def offset_key(record: DecodedRecord) -> tuple[str, str, int] | None:
@@ -51,8 +35,8 @@ def offset_key(record: DecodedRecord) -> tuple[str, str, int] | None:
     return (key.group, key.topic, key.partition) if isinstance(key, OffsetCommitKey) else None
 
 
-def stored_records(data: memoryview) -> Iterator[DecodedRecord]:
-    """Yield the records of a stored batch that have a supported type. Legacy offset records are converted.
+def stored_records(types: RecordTypes, data: memoryview) -> Iterator[DecodedRecord]:
+    """Yield the records of a stored batch that have one of these types. Legacy offset records are converted.
 
     Raises CorruptBatch or WireError if the batch is malformed.
     """
@@ -61,15 +45,16 @@ def stored_records(data: memoryview) -> Iterator[DecodedRecord]:
         if record.key is None:
             continue
         kind = version_prefix(record.key)
-        known = RECORD_TYPES.get(kind)
+        known = types.get(kind)
         if known is not None:
             key, value = known
             yield (
                 decode_version_prefixed(key, record.key),
                 None if record.value is None else decode_version_prefixed(value, record.value),
+                record.offset,
             )
         elif kind == LegacyOffsetCommitKey.API_KEY:
-            yield _legacy_offset(record.key, record.value)
+            yield (*_legacy_offset(record.key, record.value), record.offset)
 
 
 def _legacy_offset(key_data: bytes, value_data: bytes | None) -> tuple[Message, Message | None]:

@@ -8,29 +8,26 @@ may return NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAI
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from kwire.broker.config import BrokerConfig
 from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC
-from kwire.coordinator.groups.consumer.requests import ClientIdentity, check_request
-from kwire.coordinator.groups.consumer.settings import BrokerSettings, ConsumerDefaults, assignor_names
+from kwire.coordinator.groups.consumer.requests import ClientIdentity, assignor_names, check_request
 from kwire.coordinator.groups.errors import response_error
 from kwire.coordinator.groups.offsets import CommittedOffset, OffsetCommit, OffsetRecord
 from kwire.coordinator.groups.rebalance_counts import RebalanceCounts
-from kwire.coordinator.groups.record_serde import offset_key, stored_records
+from kwire.coordinator.groups.record_serde import offset_key
 from kwire.coordinator.partitioner import partition_of
 from kwire.coordinator.ports import GroupSettings, StatePorts, TopicsView
 from kwire.coordinator.runtime import CoordinatorRuntime, CoordinatorShard, CoordinatorType
 from kwire.coordinator.state_machine import Committed, CoordinatorResult, HeartbeatFastPath
-from kwire.host.host import Host, Timer
-from kwire.host.windows import Windows
+from kwire.host.host import Host
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.java_strings import BLANKS
-from kwire.wire.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from kwire.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from kwire.wire.messages.describe_groups import DescribedGroup
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.wire.messages.list_groups import ListedGroup
@@ -39,110 +36,71 @@ from kwire.wire.primitives import TopicPartition, Uuid
 from kwire.wire.records.groups import OffsetCommitKey, OffsetCommitValue
 
 if TYPE_CHECKING:
-    from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
-    from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
-    from kwire.coordinator.groups.state_machine import GroupConfig, GroupStateMachine
-
-    class ServiceConfig(GroupConfig, ConsumerDefaults, Protocol):
-        """The configuration keys that the group coordinator needs, with underscores for dots."""
-
-        @property
-        def group_min_session_timeout_ms(self) -> int: ...
-        @property
-        def group_max_session_timeout_ms(self) -> int: ...
-        @property
-        def offsets_commit_timeout_ms(self) -> int: ...
-        @property
-        def offsets_retention_check_interval_ms(self) -> int: ...
-        @property
-        def offsets_topic_num_partitions(self) -> int: ...
-
+    from kwire.coordinator.groups.classic_protocol import JoinDone, JoinRequest, SyncDone, SyncRequest
+    from kwire.coordinator.groups.group_type import D, GroupType, T
+    from kwire.coordinator.groups.state_machine import GroupStateMachine
 
 R = TypeVar("R")
 
 
-class GroupCoordinatorService:
+class GroupCoordinatorService(CoordinatorRuntime["GroupStateMachine"]):
     """The group coordinator of this broker."""
 
     def __init__(
         self,
-        config: ServiceConfig,
+        config: BrokerConfig,
         host: Host,
         ports: StatePorts,
         topics: TopicsView,
-        settings: GroupSettings | None = None,
+        settings: GroupSettings,
     ) -> None:
         """Create a coordinator.
 
-        `settings` are the dynamic configurations of groups. By default, the broker's configuration applies.
+        `settings` are the dynamic configurations of groups.
         """
         self._config = config
-        self._host = host
-        self._ports = ports
-        group_settings = BrokerSettings(config) if settings is None else settings
 
         def machine(shard: CoordinatorShard[GroupStateMachine]) -> GroupStateMachine:
             # Imported late, since the import takes 10% of the first broker start in a test.
+            from kwire.coordinator.groups import registry
+            from kwire.coordinator.groups.group_type import GroupRegistry
             from kwire.coordinator.groups.state_machine import GroupStateMachine
 
-            return GroupStateMachine(config, shard, topics, group_settings, self.rebalances)
+            types = registry.GROUP_TYPES
+            return GroupStateMachine(GroupRegistry(types, config, shard, topics, settings, self.rebalances))
 
-        self._runtime: CoordinatorRuntime[GroupStateMachine] = CoordinatorRuntime(
-            CoordinatorType(
-                GROUP_METADATA_TOPIC,
-                machine,
-                stored_records,
-                config.offsets_commit_timeout_ms,
-                batches_commands=True,
-                transactional_key=offset_key,
-            ),
-            host,
-            ports,
+        coordinator_type = CoordinatorType(
+            GROUP_METADATA_TOPIC,
+            machine,
+            config.offsets_commit_timeout_ms,
+            batches_commands=True,
+            transactional_key=offset_key,
         )
+        super().__init__(coordinator_type, host, ports)
         self.rebalances = RebalanceCounts()
         self.offset_commits = self.offset_deletions = self.offset_expirations = 0
         """Offsets that were committed, deleted by OffsetDelete, and expired, since the broker started."""
-        self._stopped = False
-        self._expiry = self._next_expiry()
+        self.run_every(config.offsets_retention_check_interval_ms, self._expire)
 
     # --- events of the broker
 
-    def elected(self, index: int, leader_epoch: int) -> None:
-        """Load a partition of `__consumer_offsets` that this broker leads now. A failure is logged."""
-        self._runtime.elected(index, leader_epoch)
-
-    def resigned(self, index: int, leader_epoch: int) -> None:
-        """Unload a partition of `__consumer_offsets` that this broker led in this epoch."""
-        self._runtime.resigned(index, leader_epoch)
-
     def topics_changed(self, names: Collection[str], *, created: bool) -> None:
-        """Make consumer groups check topics that were created, deleted or changed.
+        """Make groups check topics that were created, deleted or changed.
 
         `created` means that at least one of these topics is new.
         """
-        for shard in self._runtime.active_shards():
-            shard.machine.consumer.topics_changed(names, created=created)
+        for shard in self.active_shards():
+            shard.machine.topics_changed(names, created=created)
 
     def on_topics_deleted(self, topics: Mapping[str, Uuid]) -> None:
         """Delete the offsets of deleted topics, including those of open transactions."""
-        for shard in self._runtime.active_shards():
-            records = shard.machine.on_topics_deleted(topics, _held_offsets(shard))
+        for shard in self.active_shards():
+            records = shard.machine.offsets.delete_topic_offsets(topics, _held_offsets(shard))
             if records:
                 shard.execute(CoordinatorResult(records))
 
-    @property
-    def load_times_ms(self) -> Windows:
-        """The durations of recent loads of a partition of the coordinator's topic."""
-        return self._runtime.load_times_ms
-
-    def shutdown(self) -> None:
-        """Complete all waiting requests and stop all timers."""
-        self._stopped = True
-        self._expiry.cancel()
-        self._runtime.shutdown()
-
     def _expire(self) -> None:
-        for shard in self._runtime.active_shards():
+        for shard in self.active_shards():
             unstable: dict[str, set[TopicPartition]] = {}
             for key, _ in _held_offsets(shard):
                 unstable.setdefault(key.group, set()).add((key.topic, key.partition))
@@ -150,28 +108,6 @@ class GroupCoordinatorService:
             self.offset_expirations += sum(isinstance(record.key, OffsetCommitKey) for record in records)
             if records:
                 shard.execute(CoordinatorResult(records))
-        if not self._stopped:
-            self._expiry = self._next_expiry()
-
-    def _next_expiry(self) -> Timer:
-        return self._host.schedule_check(self._config.offsets_retention_check_interval_ms, self._expire)
-
-    # --- FindCoordinator
-
-    def find_coordinator(self, group_id: str) -> int:
-        """Return the broker id of a group's coordinator.
-
-        Raises ApiError COORDINATOR_NOT_AVAILABLE if there is no coordinator. If `__consumer_offsets` does not
-        exist, this call requests its creation.
-        """
-        index = self._runtime.partition_for(group_id)
-        if index is None:
-            self._ports.create_topic()
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        leader = self._ports.leader(index)
-        if leader is None:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return leader
 
     # --- membership
 
@@ -184,11 +120,11 @@ class GroupCoordinatorService:
             if not low <= join.session_timeout_ms <= high:
                 raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
             member_id = ""  # Kafka returns no member id with an error of the coordinator.
-            shard = self._runtime.shard_for(join.group_id)
+            shard = self.shard_for(join.group_id)
         except ApiError as error:
             done(JoinGroupResponse(error_code=error.code, member_id=member_id, members=[]))
             return
-        shard.execute(shard.machine.join(join, done))
+        shard.execute(shard.machine.classic_protocol(join.group_id).join(join, done))
 
     def sync(self, sync: SyncRequest, done: SyncDone) -> None:
         """Handle SyncGroup. Errors are in the response."""
@@ -197,7 +133,7 @@ class GroupCoordinatorService:
         except ApiError as error:
             done(SyncGroupResponse(error_code=error.code))
             return
-        shard.execute(shard.machine.sync(sync, done))
+        shard.execute(shard.machine.classic_protocol(sync.group_id).sync(sync, done))
 
     def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> ErrorCode:
         """Handle Heartbeat, and return its error code."""
@@ -206,7 +142,8 @@ class GroupCoordinatorService:
         except ApiError as error:
             # While the group is loading, an error would make its members rejoin without a reason.
             return ErrorCode.NONE if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code
-        return shard.machine.heartbeat(group_id, generation, member_id, instance_id)
+        protocol = shard.machine.classic_protocol(group_id)
+        return protocol.heartbeat(group_id, generation, member_id, instance_id)
 
     def heartbeat_fast_path(self, group_id: str, generation: int, member_id: str) -> HeartbeatFastPath | None:
         """Return the fast path for a repetition of this heartbeat, whose response had no error.
@@ -228,7 +165,7 @@ class GroupCoordinatorService:
         except ApiError as error:
             done(LeaveGroupResponse(error_code=error.code, members=[]))
             return
-        result, response = shard.machine.leave(group_id, members)
+        result, response = shard.machine.classic_protocol(group_id).leave(group_id, members)
         if response.error_code:
             # The group does not exist, so each member gets the error.
             response = LeaveGroupResponse(
@@ -264,7 +201,7 @@ class GroupCoordinatorService:
             named = request.server_assignor is not None
             known = assignor_names(self._config.group_consumer_assignors) if named else ()
             check_request(request, api_version, known)
-            shard = self._runtime.shard_for(request.group_id)
+            shard = self.shard_for(request.group_id)
             result, response = shard.machine.consumer.heartbeat(request, client)
         except ApiError as error:
             done(ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message))
@@ -288,53 +225,68 @@ class GroupCoordinatorService:
         the fast path when the group's dynamic configuration changes.
         """
         try:
-            shard = self._runtime.shard_for(request.group_id)
+            shard = self.shard_for(request.group_id)
         except ApiError:
             return None
         again = shard.machine.consumer.heartbeat_fast_path(request, client)
         # Responses are sent in order, so this one must not overtake a response that waits for its records.
         return None if again is None else lambda: shard.all_committed and again()
 
-    # --- offsets
-
-    def commit_offsets(self, commit: OffsetCommit, done: Callable[[ErrorCode], None]) -> None:
-        """Handle OffsetCommit. `done` gets the error code of the whole commit."""
-        try:
-            shard = self._shard(commit.group_id, empty_id_allowed=True)
-            records = shard.machine.commit_offsets(commit)
-        except ApiError as error:
-            done(error.code)
-            return
-        self.offset_commits += len(records)
-        shard.execute(CoordinatorResult(records, lambda error: done(_code(error))))
-
-    def commit_transactional_offsets(
-        self, commit: OffsetCommit, producer: tuple[int, int], done: Callable[[ErrorCode], None]
+    def run(
+        self,
+        group_type: GroupType[T, Any],
+        group_id: str,
+        command: Callable[[T], tuple[CoordinatorResult, R]],
+        done: Callable[[R | ApiError], None],
     ) -> None:
-        """Handle TxnOffsetCommit. The offsets take effect when the transaction of `producer` commits.
+        """Run a request to a group of this type.
 
-        `producer` is a producer id and epoch. `done` gets the error code of the whole commit.
+        `command` gets the groups of the type, and returns the records and the response. `done` gets the
+        response after the records are committed, or the error that `command` raised or the log returned.
         """
         try:
-            shard = self._shard(commit.group_id)
-            records = shard.machine.commit_offsets(commit, is_transactional=True)
+            if self._stopped:
+                raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            shard = self.shard_for(group_id)
+            result, response = command(shard.machine.registry.of(group_type))
+        except ApiError as error:
+            done(error)
+            return
+
+        def stored(error: ApiError | None) -> None:
+            result.committed(error)
+            done(response if error is None else ApiError(response_error(error)))
+
+        shard.execute(result._replace(committed=stored))
+
+    # --- offsets
+
+    def commit_offsets(
+        self,
+        commit: OffsetCommit,
+        done: Callable[[ErrorCode], None],
+        producer: tuple[int, int] | None = None,
+    ) -> None:
+        """Handle OffsetCommit or TxnOffsetCommit. `done` gets the error code of the whole commit.
+
+        `producer` is the producer id and epoch of a TxnOffsetCommit, whose offsets take effect when the
+        transaction commits.
+        """
+        is_transactional = producer is not None
+        try:
+            shard = self._shard(commit.group_id, empty_id_allowed=not is_transactional)
+            records = shard.machine.commit_offsets(commit, is_transactional=is_transactional)
         except ApiError as error:
             done(error.code)
             return
+        if not is_transactional:
+            self.offset_commits += len(records)
         shard.execute(CoordinatorResult(records, lambda error: done(_code(error)), producer))
 
     def offsets_partition(self, group_id: str) -> int:
         """Return the partition of `__consumer_offsets` for a group, even if the topic does not exist yet."""
-        index = self._runtime.partition_for(group_id)
+        index = self.partition_for(group_id)
         return partition_of(group_id, self._config.offsets_topic_num_partitions) if index is None else index
-
-    def flush_batch(self, index: int) -> None:
-        """Append the current batch of a partition, before a transaction marker is appended."""
-        self._runtime.flush_batch(index)
-
-    def on_transaction_completed(self, index: int, producer_id: int, *, commit: bool) -> None:
-        """Handle a transaction marker in the log of a partition of `__consumer_offsets`."""
-        self._runtime.on_transaction_completed(index, producer_id, commit=commit)
 
     def unstable_offsets(self, group_id: str) -> set[TopicPartition]:
         """Return the partitions for which the group has offsets in open transactions.
@@ -409,23 +361,24 @@ class GroupCoordinatorService:
 
     # --- administration
 
-    def describe(self, group_id: str) -> DescribedGroup:
-        """Describe a classic group. Raises ApiError: GROUP_ID_NOT_FOUND, or an error of the coordinator."""
-        return self._shard(group_id, empty_id_allowed=True).machine.describe(group_id)
+    def describe(self, group_type: GroupType[Any, D], group_id: str) -> D:
+        """Describe a group. Raises ApiError: GROUP_ID_NOT_FOUND, or an error of the coordinator."""
+        return self._shard(group_id, empty_id_allowed=True).machine.describe(group_type, group_id)
 
-    def describe_consumer_group(self, group_id: str, done: Callable[[DescribedConsumerGroup], None]) -> None:
-        """Describe the committed state of a consumer group, after all loaded records are committed.
+    def describe_committed(
+        self, group_type: GroupType[Any, D], group_id: str, done: Callable[[D], None]
+    ) -> None:
+        """Describe the committed state of a group, after all loaded records are committed.
 
         Errors are in the response.
         """
+        described = group_type.described
         try:
             shard = self._shard(group_id)
             at_once = shard.is_load_committed
-            group = shard.machine.describe_consumer_group(group_id, only_committed=at_once)
+            group = shard.machine.describe(group_type, group_id, only_committed=at_once)
         except ApiError as error:
-            done(
-                DescribedConsumerGroup(group_id=group_id, error_code=error.code, error_message=error.message)
-            )
+            done(described(group_id=group_id, error_code=error.code, error_message=error.message))
             return
         if at_once:
             done(group)
@@ -435,7 +388,7 @@ class GroupCoordinatorService:
             if error is None:
                 done(group)
             else:
-                done(DescribedConsumerGroup(group_id=group_id, error_code=response_error(error)))
+                done(described(group_id=group_id, error_code=response_error(error)))
 
         shard.execute(CoordinatorResult((), committed))
 
@@ -445,23 +398,15 @@ class GroupCoordinatorService:
         As in Apache Kafka, blanks around a state are ignored, but blanks around a type are not. Raises
         ApiError COORDINATOR_LOAD_IN_PROGRESS if a partition is still loading.
         """
-        if self._runtime.is_loading:
+        if self.is_loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         states = {state.strip(BLANKS).lower() for state in states}
         types = {name.lower() for name in types}
-        return [
-            group
-            for shard in self._runtime.active_shards()
-            for group in shard.machine.list_groups(states, types)
-        ]
+        return [group for shard in self.active_shards() for group in shard.machine.list_groups(states, types)]
 
     def offsets_count(self) -> int:
         """Return the number of committed offsets of all groups."""
-        return sum(len(shard.machine.offsets) for shard in self._runtime.active_shards())
-
-    def partition_states(self) -> Mapping[str, int]:
-        """Return the number of partitions of `__consumer_offsets` by state, as Kafka names the states."""
-        return self._runtime.partition_states()
+        return sum(len(shard.machine.offsets) for shard in self.active_shards())
 
     def delete_groups(self, group_ids: Sequence[str], done: Callable[[dict[str, ErrorCode]], None]) -> None:
         """Handle DeleteGroups. `done` gets the error code of each group. KIP-229."""
@@ -493,7 +438,7 @@ class GroupCoordinatorService:
         With `empty_id_allowed`, the group id may be empty: old clients that only commit offsets use it.
         """
         self._check(group_id, empty_id_allowed=empty_id_allowed)
-        return self._runtime.shard_for(group_id)
+        return self.shard_for(group_id)
 
     def _check(self, group_id: str, *, empty_id_allowed: bool = False) -> None:
         """Raise ApiError COORDINATOR_NOT_AVAILABLE after a shutdown, INVALID_GROUP_ID if the id is empty."""
@@ -505,7 +450,7 @@ class GroupCoordinatorService:
 
 def _held_offsets(shard: CoordinatorShard[GroupStateMachine]) -> Iterator[OffsetRecord]:
     """Yield the offsets of open transactions, of all groups."""
-    for key, value in shard.transactional.held():
+    for key, value, _ in shard.transactional.held():
         if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
             yield key, value
 

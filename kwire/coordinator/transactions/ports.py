@@ -6,22 +6,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from kwire.coordinator.ports import StatePorts
-from kwire.coordinator.transactions.state_machine import TransactionMarker
+from kwire.coordinator.transactions.state_machine import ClusterPorts, TransactionMarker
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import TopicPartition
 
 
-class TransactionPorts(StatePorts, Protocol):
+class TransactionPorts(StatePorts, ClusterPorts, Protocol):
     """The broker's services for the transaction coordinator, from `broker.node.transaction_ports`."""
-
-    def next_producer_id(self) -> int:
-        """Return an unused producer id.
-
-        Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if none is available yet.
-        """
-
-    def transaction_version(self) -> int:
-        """Return the cluster's level of the feature transaction.version."""
 
     def write_markers(
         self,

@@ -8,30 +8,25 @@ method, any method may return NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or C
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Protocol
+from functools import partial
 
+from kwire.broker.config import BrokerConfig
 from kwire.broker.metadata.topic_names import TRANSACTION_STATE_TOPIC
-from kwire.coordinator.runtime import CoordinatorRuntime, CoordinatorShard, CoordinatorType, DecodedRecord
-from kwire.coordinator.state_machine import CoordinatorResult, TimerHandle
+from kwire.coordinator.runtime import CoordinatorRuntime, CoordinatorShard, CoordinatorType
+from kwire.coordinator.state_machine import CoordinatorResult
 from kwire.coordinator.transactions.ports import TransactionPorts
 from kwire.coordinator.transactions.state_machine import (
     ProducerDone,
     ProducerIdAndEpoch,
-    TransactionConfig,
     TransactionMarker,
     TransactionStateMachine,
     client_error,
 )
 from kwire.coordinator.transactions.transaction_metadata import TransactionMetadata
 from kwire.host.host import Host, Timer
-from kwire.host.loggers import NodeLogger
-from kwire.host.windows import Windows
-from kwire.wire import batch
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import TopicPartition
-from kwire.wire.records.transactions import TransactionLogKey, TransactionLogValue
-from kwire.wire.registry import decode_version_prefixed
 
 MARKER_RETRY_MS = 100
 MAX_MARKER_RETRY_MS = 1_000
@@ -42,17 +37,6 @@ FENCED_ERRORS = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDIN
 """Errors of a log that has seen a later producer epoch or coordinator epoch. A retry would fail, too."""
 
 
-class ServiceConfig(TransactionConfig, Protocol):
-    """The configuration keys that the transaction coordinator reads, with underscores for dots."""
-
-    @property
-    def transaction_max_timeout_ms(self) -> int: ...
-    @property
-    def transaction_abort_timed_out_transaction_cleanup_interval_ms(self) -> int: ...
-    @property
-    def transaction_remove_expired_transaction_cleanup_interval_ms(self) -> int: ...
-
-
 class _MarkerRetry(NamedTuple):
     """Markers that wait until they are written again."""
 
@@ -61,83 +45,25 @@ class _MarkerRetry(NamedTuple):
     write: Callable[[], None]
 
 
-class _ShardContext:
-    """The `TransactionContext` of one shard."""
-
-    def __init__(
-        self, shard: CoordinatorShard[TransactionStateMachine], service: TransactionCoordinatorService
-    ) -> None:
-        self._shard = shard
-        self._service = service
-
-    def now_ms(self) -> int:
-        return self._shard.now_ms()
-
-    def monotonic_ms(self) -> int:
-        return self._shard.monotonic_ms()
-
-    def schedule(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
-        return self._shard.schedule(delay_ms, command)
-
-    def new_uuid(self) -> str:
-        return self._shard.new_uuid()
-
-    def logger(self, name: str) -> NodeLogger:
-        return self._shard.logger(name)
-
-    def transaction_version(self) -> int:
-        return self._service.transaction_version()
-
-    def next_producer_id(self) -> int:
-        return self._service.next_producer_id()
-
-    def run(self, result: CoordinatorResult) -> None:
-        self._shard.execute(result)
-
-    def write_markers(self, marker: TransactionMarker) -> None:
-        self._service.write_markers(self._shard, marker)
-
-
-class TransactionCoordinatorService:
+class TransactionCoordinatorService(CoordinatorRuntime[TransactionStateMachine]):
     """The transaction coordinator of this broker."""
 
-    def __init__(self, config: ServiceConfig, host: Host, ports: TransactionPorts) -> None:
+    def __init__(self, config: BrokerConfig, host: Host, ports: TransactionPorts) -> None:
+        def machine(shard: CoordinatorShard[TransactionStateMachine]) -> TransactionStateMachine:
+            return TransactionStateMachine(config, shard, ports, partial(self._write_markers, shard))
+
+        super().__init__(CoordinatorType(TRANSACTION_STATE_TOPIC, machine, COMMIT_TIMEOUT_MS), host, ports)
         self._config = config
-        self._host = host
-        self._ports = ports
+        self._transaction_ports = ports
         self._logger = host.logger("kwire.transactions")
-        self._runtime: CoordinatorRuntime[TransactionStateMachine] = CoordinatorRuntime(
-            CoordinatorType(
-                TRANSACTION_STATE_TOPIC,
-                lambda shard: TransactionStateMachine(config, _ShardContext(shard, self)),
-                stored_records,
-                COMMIT_TIMEOUT_MS,
-            ),
-            host,
-            ports,
-        )
-        self._stopped = False
         self._marker_retries: list[_MarkerRetry] = []
         """The markers that wait until they are written again."""
-        self._timers: dict[str, Timer] = {}
-        self._schedule_repeatedly(
-            "timeouts",
-            config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
-            self._abort_timed_out,
+        self.run_every(
+            config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self._abort_timed_out
         )
-        self._schedule_repeatedly(
-            "expiry", config.transaction_remove_expired_transaction_cleanup_interval_ms, self._expire
-        )
+        self.run_every(config.transaction_remove_expired_transaction_cleanup_interval_ms, self._expire)
 
     # --- events of the broker
-
-    def elected(self, index: int, leader_epoch: int) -> None:
-        """Load a partition of `__transaction_state` that this broker leads now."""
-        self._runtime.elected(index, leader_epoch)
-
-    def resigned(self, index: int, leader_epoch: int) -> None:
-        """Unload a partition of `__transaction_state` that this broker led in this epoch."""
-        self._runtime.resigned(index, leader_epoch)
 
     def topics_changed(self, topics: Collection[str]) -> None:
         """Write the waiting markers of these topics again, because their partitions may have new leaders."""
@@ -145,49 +71,6 @@ class TransactionCoordinatorService:
             retry.timer.cancel()
             self._marker_retries.remove(retry)
             retry.write()
-
-    @property
-    def load_times_ms(self) -> Windows:
-        """The durations of recent loads of a partition of the coordinator's topic."""
-        return self._runtime.load_times_ms
-
-    def shutdown(self) -> None:
-        """Complete all waiting requests and stop all timers."""
-        self._stopped = True
-        for timer in self._timers.values():
-            timer.cancel()
-        self._runtime.shutdown()
-
-    def transaction_version(self) -> int:
-        return self._ports.transaction_version()
-
-    def next_producer_id(self) -> int:
-        return self._ports.next_producer_id()
-
-    def _schedule_repeatedly(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
-        def due() -> None:
-            if not self._stopped:
-                self._schedule_repeatedly(name, interval_ms, work)
-                work()
-
-        self._timers[name] = self._host.schedule_check(interval_ms, due)
-
-    # --- FindCoordinator
-
-    def find_coordinator(self, transactional_id: str) -> int:
-        """Return the broker id of a transactional id's coordinator.
-
-        Raises ApiError COORDINATOR_NOT_AVAILABLE if there is no coordinator. If `__transaction_state` does
-        not exist, this call requests its creation.
-        """
-        index = self._runtime.partition_for(transactional_id)
-        if index is None:
-            self._ports.create_topic()
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        leader = self._ports.leader(index)
-        if leader is None:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return leader
 
     # --- producers
 
@@ -199,10 +82,7 @@ class TransactionCoordinatorService:
         Errors: INVALID_REQUEST if the id is empty; INVALID_TRANSACTION_TIMEOUT if `timeout_ms` is not between
         1 and transaction.max.timeout.ms; the errors of `TransactionStateMachine.init_producer_id`.
         """
-        if not transactional_id:
-            done(ApiError(ErrorCode.INVALID_REQUEST))
-            return
-        if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
+        if transactional_id and not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
             done(ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
             return
         self._run(
@@ -224,9 +104,6 @@ class TransactionCoordinatorService:
         Errors: INVALID_REQUEST if the id is empty; INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
         CONCURRENT_TRANSACTIONS, UNSUPPORTED_VERSION.
         """
-        if not transactional_id:
-            done(ErrorCode.INVALID_REQUEST)
-            return
         self._run(
             transactional_id,
             lambda machine: machine.add_partitions(
@@ -247,9 +124,6 @@ class TransactionCoordinatorService:
         `done` gets NONE or TRANSACTION_ABORTABLE for each partition, or an error of `add_partitions` other
         than UNSUPPORTED_VERSION.
         """
-        if not transactional_id:
-            done(ApiError(ErrorCode.INVALID_REQUEST))
-            return
 
         def verify(machine: TransactionStateMachine) -> CoordinatorResult:
             codes = machine.verify_partitions(transactional_id, producer, partitions)
@@ -270,9 +144,6 @@ class TransactionCoordinatorService:
 
         Errors: INVALID_REQUEST if the id is empty; the errors of `TransactionStateMachine.end`.
         """
-        if not transactional_id:
-            done(ApiError(ErrorCode.INVALID_REQUEST))
-            return
         self._run(
             transactional_id,
             lambda machine: machine.end(
@@ -288,12 +159,17 @@ class TransactionCoordinatorService:
         refuse: Callable[[ApiError], None],
     ) -> None:
         try:
-            shard = self._runtime.shard_for(transactional_id)
+            shard = self._shard(transactional_id)
             result = command(shard.machine)
         except ApiError as error:
             refuse(error)
             return
         shard.execute(result)
+
+    def _shard(self, transactional_id: str) -> CoordinatorShard[TransactionStateMachine]:
+        if not transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        return self.shard_for(transactional_id)
 
     # --- administration
 
@@ -302,9 +178,7 @@ class TransactionCoordinatorService:
 
         Raises ApiError: INVALID_REQUEST if the id is empty, TRANSACTIONAL_ID_NOT_FOUND.
         """
-        if not transactional_id:
-            raise ApiError(ErrorCode.INVALID_REQUEST)
-        found = self._runtime.shard_for(transactional_id).machine.transactions.get(transactional_id)
+        found = self._shard(transactional_id).machine.transactions.get(transactional_id)
         if found is None:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return found
@@ -314,14 +188,14 @@ class TransactionCoordinatorService:
 
         Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if a partition is still loading.
         """
-        if self._runtime.is_loading:
+        if self.is_loading:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        for shard in self._runtime.active_shards():
+        for shard in self.active_shards():
             yield from shard.machine.transactions.values()
 
     # --- markers
 
-    def write_markers(
+    def _write_markers(
         self, shard: CoordinatorShard[TransactionStateMachine], marker: TransactionMarker
     ) -> None:
         """Write a marker to every partition of a transaction, with retries, and complete the transaction.
@@ -374,7 +248,7 @@ class TransactionCoordinatorService:
             else:
                 self._all_written(shard, marker)
 
-        self._ports.write_markers(sorted(partitions), marker, shard.leader_epoch, written)
+        self._transaction_ports.write_markers(sorted(partitions), marker, shard.leader_epoch, written)
 
     def _retry_round(
         self,
@@ -416,7 +290,7 @@ class TransactionCoordinatorService:
     # --- timers
 
     def _abort_timed_out(self) -> None:
-        for shard in self._runtime.active_shards():
+        for shard in self.active_shards():
             for transactional_id in shard.machine.timed_out_ids():
                 self._abort_one(shard, transactional_id)
 
@@ -434,20 +308,7 @@ class TransactionCoordinatorService:
         shard.execute(result)
 
     def _expire(self) -> None:
-        for shard in self._runtime.active_shards():
+        for shard in self.active_shards():
             records = shard.machine.expire()
             if records:
                 shard.execute(CoordinatorResult(records))
-
-
-def stored_records(data: memoryview) -> Iterator[DecodedRecord]:
-    """Yield the decoded records of a stored batch of `__transaction_state`.
-
-    Raises CorruptBatch or WireError if the batch is malformed.
-    """
-    for record in batch.records(data, 0, batch.read_header(data)):
-        if record.key is not None:
-            value = (
-                None if record.value is None else decode_version_prefixed(TransactionLogValue, record.value)
-            )
-            yield decode_version_prefixed(TransactionLogKey, record.key), value

@@ -11,15 +11,17 @@ that markers are still being written. Kafka also returns this error while a reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
+from kwire.broker.config import BrokerConfig
 from kwire.coordinator.state_machine import (
     Committed,
     CoordinatorContext,
     CoordinatorRecord,
     CoordinatorResult,
+    DecodedRecord,
     ignore_outcome,
 )
 from kwire.coordinator.transactions.transaction_metadata import (
@@ -35,11 +37,13 @@ from kwire.coordinator.transactions.transaction_metadata import (
     rotate_producer_id,
     to_record_value,
 )
+from kwire.wire import batch
 from kwire.wire.batch import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import TopicPartition
 from kwire.wire.records.transactions import TransactionLogKey, TransactionLogValue
+from kwire.wire.registry import decode_version_prefixed
 from kwire.wire.schema import Message
 
 VALUE_VERSION = 1
@@ -64,21 +68,8 @@ class TransactionMarker(NamedTuple):
     """The client's transaction version, or the cluster's if the coordinator aborts the transaction."""
 
 
-class TransactionConfig(Protocol):
-    """The configuration keys that the state machine reads, with underscores for dots."""
-
-    @property
-    def transactional_id_expiration_ms(self) -> int: ...
-
-
-class TransactionContext(CoordinatorContext, Protocol):
-    """The services of the runtime and the coordinator for a `TransactionStateMachine`."""
-
-    def run(self, result: CoordinatorResult) -> None:
-        """Append the records of a command that no request caused, and call back when they are committed."""
-
-    def write_markers(self, marker: TransactionMarker) -> None:
-        """Write this marker to its partitions, then call `markers_written` or `markers_fenced`."""
+class ClusterPorts(Protocol):
+    """The broker's services for a `TransactionStateMachine`."""
 
     def transaction_version(self) -> int:
         """Return the cluster's level of the feature transaction.version."""
@@ -96,9 +87,21 @@ ProducerDone = Callable[[ProducerIdAndEpoch | ApiError], None]
 class TransactionStateMachine:
     """All transactional ids of one partition. Requests and timers call its commands."""
 
-    def __init__(self, config: TransactionConfig, context: TransactionContext) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        context: CoordinatorContext,
+        ports: ClusterPorts,
+        write_markers: Callable[[TransactionMarker], None],
+    ) -> None:
+        """`write_markers` writes a marker to its partitions.
+
+        After that, it calls `markers_written` or `markers_fenced`.
+        """
         self._config = config
         self._context = context
+        self._ports = ports
+        self._send_markers = write_markers
         self.transactions: dict[str, TransactionMetadata] = {}
         self._blocked_ids: set[str] = set()
         """Transactional ids that get CONCURRENT_TRANSACTIONS until the partition is unloaded.
@@ -108,7 +111,18 @@ class TransactionStateMachine:
 
     # --- replay
 
-    def replay(self, key: Message, value: Message | None) -> None:
+    @staticmethod
+    def decode_batch(data: memoryview) -> Iterator[DecodedRecord]:
+        for record in batch.records(data, 0, batch.read_header(data)):
+            if record.key is not None:
+                value = (
+                    None
+                    if record.value is None
+                    else decode_version_prefixed(TransactionLogValue, record.value)
+                )
+                yield decode_version_prefixed(TransactionLogKey, record.key), value, record.offset
+
+    def replay(self, key: Message, value: Message | None, offset: int) -> None:
         """Apply a record of the log."""
         assert isinstance(key, TransactionLogKey)
         if value is None:
@@ -126,7 +140,7 @@ class TransactionStateMachine:
     def transactional_record_written(self, key: Message) -> None:
         """Do nothing: this log contains no transactional records."""
 
-    def replay_transactional(self, key: Message, value: Message | None) -> None:
+    def replay_transactional(self, key: Message, value: Message | None, offset: int) -> None:
         """Do nothing: this log contains no transactional records."""
 
     def on_loaded(self) -> None:
@@ -137,7 +151,7 @@ class TransactionStateMachine:
         """
         for transaction in list(self.transactions.values()):
             if transaction.is_ending:
-                self._context.run(CoordinatorResult((), partial(self._on_prepared, transaction)))
+                self._context.execute(CoordinatorResult((), partial(self._on_prepared, transaction)))
 
     def on_unloaded(self, code: ErrorCode) -> None:
         """Do nothing: the runtime completes all waiting requests."""
@@ -157,9 +171,7 @@ class TransactionStateMachine:
         now_ms = self._context.now_ms()
         before = self.transactions.get(transactional_id)
         if before is None:
-            before = TransactionMetadata(
-                transactional_id, self._context.next_producer_id(), timeout_ms, now_ms
-            )
+            before = TransactionMetadata(transactional_id, self._ports.next_producer_id(), timeout_ms, now_ms)
         self._check_no_concurrent_transaction(before)
         if expected is not None and not _is_expected_producer(before, expected):
             raise ApiError(ErrorCode.PRODUCER_FENCED)
@@ -173,7 +185,7 @@ class TransactionStateMachine:
                 # There is no next epoch. Kafka checks this before it compares epochs, and returns this error
                 # to the recovering producer.
                 raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-            fresh_id = self._context.next_producer_id()
+            fresh_id = self._ports.next_producer_id()
             after = rotate_producer_id(before, fresh_id, timeout_ms, now_ms, remember=expected is not None)
         else:
             found = increment_producer_epoch(
@@ -307,7 +319,7 @@ class TransactionStateMachine:
         Raises ApiError COORDINATOR_LOAD_IN_PROGRESS if no producer id is available.
         """
         if client_version >= 2 and transaction.is_epoch_exhausted:
-            return self._context.next_producer_id()
+            return self._ports.next_producer_id()
         return NO_PRODUCER_ID
 
     def _abort(
@@ -320,7 +332,7 @@ class TransactionStateMachine:
         a successful response. The response has the epoch to continue with, and another producer id if the
         epochs are exhausted. Raises ApiError if no producer id is available.
         """
-        version = self._context.transaction_version()
+        version = self._ports.transaction_version()
         return self._prepare_end(
             prepare_end(
                 transaction if version >= 2 else fence_producer(transaction),
@@ -347,7 +359,7 @@ class TransactionStateMachine:
             self._context.schedule(0, lambda: CoordinatorResult((), partial(self._on_prepared, transaction)))
 
     def _write_markers(self, transaction: TransactionMetadata) -> None:
-        self._context.write_markers(
+        self._send_markers(
             TransactionMarker(
                 transaction.transactional_id,
                 transaction.producer_id,
@@ -439,7 +451,7 @@ class TransactionStateMachine:
         Raises ApiError UNSUPPORTED_VERSION, and blocks the transactional id, if the client uses version 2 and
         the cluster version 0. Kafka fails to write the record and then waits for that write forever.
         """
-        if client_version >= 2 and self._context.transaction_version() == 0:
+        if client_version >= 2 and self._ports.transaction_version() == 0:
             self._blocked_ids.add(transactional_id)
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
 
@@ -454,7 +466,7 @@ class TransactionStateMachine:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
 
     def _record(self, transaction: TransactionMetadata) -> CoordinatorRecord:
-        version = VALUE_VERSION if self._context.transaction_version() > 0 else 0
+        version = VALUE_VERSION if self._ports.transaction_version() > 0 else 0
         return CoordinatorRecord(
             TransactionLogKey(transactional_id=transaction.transactional_id),
             to_record_value(transaction, version),

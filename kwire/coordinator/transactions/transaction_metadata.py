@@ -123,15 +123,7 @@ def increment_producer_epoch(
         epoch, last = epoch + 1, epoch
     elif expected_epoch != last:
         return None
-    return transaction.transition_to(TransactionState.EMPTY, now_ms)._replace(
-        producer_epoch=epoch,
-        last_producer_epoch=last,
-        previous_producer_id=transaction.producer_id,
-        next_producer_id=NO_PRODUCER_ID,
-        timeout_ms=timeout_ms,
-        partitions=frozenset(),
-        start_ms=NO_TIMESTAMP,
-    )
+    return _with_producer(transaction, transaction.producer_id, epoch, last, timeout_ms, now_ms)
 
 
 def rotate_producer_id(
@@ -141,10 +133,17 @@ def rotate_producer_id(
 
     `remember` keeps the old epoch as `last_producer_epoch`.
     """
+    last = transaction.producer_epoch if remember else NO_PRODUCER_EPOCH
+    return _with_producer(transaction, producer_id, 0, last, timeout_ms, now_ms)
+
+
+def _with_producer(
+    transaction: TransactionMetadata, producer_id: int, epoch: int, last: int, timeout_ms: int, now_ms: int
+) -> TransactionMetadata:
     return transaction.transition_to(TransactionState.EMPTY, now_ms)._replace(
         producer_id=producer_id,
-        producer_epoch=0,
-        last_producer_epoch=transaction.producer_epoch if remember else NO_PRODUCER_EPOCH,
+        producer_epoch=epoch,
+        last_producer_epoch=last,
         previous_producer_id=transaction.producer_id,
         next_producer_id=NO_PRODUCER_ID,
         timeout_ms=timeout_ms,

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from kwire.host.platform.files import sync_file
 from kwire.pipeline.origin import UNKNOWN, Origin
 from kwire.pipeline.segments.damage import Damage
 
@@ -236,7 +237,7 @@ class Archive:
         with temporary.open("wb") as file:
             file.write(commit.encode())
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         try:
             while True:
                 try:
@@ -258,6 +259,6 @@ def sync_directory(path: Path) -> None:
     """Sync a directory, so that its entries are durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync_file(descriptor)
     finally:
         os.close(descriptor)

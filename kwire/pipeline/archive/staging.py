@@ -18,6 +18,7 @@ from typing import Final
 
 import pyarrow.parquet as pq
 
+from kwire.host.platform.files import sync_file
 from kwire.pipeline.archive.manifest import DATA, ArchiveError, DataFile, sync_directory
 from kwire.wire.plural import plural
 
@@ -95,7 +96,7 @@ def describe_file(staging_dir: str, path: str) -> DataFile:
     full = Path(staging_dir, path)
     digest = hashlib.sha256()
     with full.open("rb") as file:
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
         while data := file.read(_HASH_BYTES):
             digest.update(data)
         size_bytes = file.tell()

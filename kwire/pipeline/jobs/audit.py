@@ -218,11 +218,8 @@ def command(config: JobConfig, master: str | None) -> int:
 
     wanted = AuditConfig.of(config)
     needs_kafka = "kafka" in (wanted.left.format, wanted.right.format)
-    spark = session("kwire audit", master=master, needs_kafka=needs_kafka)
-    try:
+    with session("kwire audit", master=master, needs_kafka=needs_kafka) as spark:
         outcome = run(spark, wanted)
-    finally:
-        spark.stop()
     if wanted.report is not None:
         names = (wanted.left.name, wanted.right.name)
         write(page_of(*names, wanted.window, outcome.all_windows), wanted.report)

@@ -445,9 +445,6 @@ def command(config: JobConfig, master: str | None) -> int:
     from kwire.pipeline.session import session
 
     wanted = MirrorConfig.of(config)
-    spark = session(
-        "kwire mirror", master=master, needs_kafka=wanted.input.format == "kafka", settings=SETTINGS
-    )
     only_new = wanted.trigger != AVAILABLE_NOW
 
     def on_synced(moved: list[TranslatedOffset]) -> None:
@@ -455,10 +452,9 @@ def command(config: JobConfig, master: str | None) -> int:
             if one.verdict == COMMITTED or not only_new:
                 print(one, flush=True)
 
-    try:
+    needs_kafka = wanted.input.format == "kafka"
+    with session("kwire mirror", master=master, needs_kafka=needs_kafka, settings=SETTINGS) as spark:
         outcome = run(spark, wanted, on_synced=on_synced)
-    finally:
-        spark.stop()
     for one in outcome.partitions:
         print(one)
     return CLEAN

@@ -335,11 +335,8 @@ def command(config: JobConfig, master: str | None) -> int:
     _check_spark_version()
     from kwire.pipeline.session import session
 
-    spark = session("kwire profile", master=master, needs_kafka=wanted.side.format == "kafka")
-    try:
+    with session("kwire profile", master=master, needs_kafka=wanted.side.format == "kafka") as spark:
         found = run(spark, wanted)
-    finally:
-        spark.stop()
     write_text(json.dumps({"topics": found}, indent=2, ensure_ascii=False) + "\n", wanted.statistics_path)
     write(page_of(found), wanted.report)
     for one in found:

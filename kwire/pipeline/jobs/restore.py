@@ -385,8 +385,7 @@ def command(config: JobConfig, master: str | None) -> int:
     wanted = RestoreConfig.of(config) if into is None else None
     from kwire.pipeline.session import session
 
-    spark = session("kwire restore", master=master, needs_kafka=False)
-    try:
+    with session("kwire restore", master=master, needs_kafka=False) as spark:
         if into is not None:
             for log in restore(into, lambda write, tasks: _on_spark(spark, write, tasks)):
                 print(
@@ -399,8 +398,6 @@ def command(config: JobConfig, master: str | None) -> int:
                 print(done)
             if not restored:
                 print(f"{wanted.directory} has no records in the selected range")
-    finally:
-        spark.stop()
     return CLEAN
 
 

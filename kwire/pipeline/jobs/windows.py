@@ -547,11 +547,8 @@ def command(config: JobConfig, master: str | None) -> int:
     wanted = WindowsConfig.of(config)
     claim_checkpoint(wanted)  # Report a wrong checkpoint before Spark starts.
     settings = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if wanted.state == "rocksdb" else {}
-    spark = session("kwire windows", master=master, settings=settings)
-    try:
+    with session("kwire windows", master=master, settings=settings) as spark:
         found = run(spark, wanted)
-    finally:
-        spark.stop()
     counts = found.counts
     print(
         f"{plural(found.micro_batches, 'micro-batch')} so far: {plural(counts.records, 'record')}, "

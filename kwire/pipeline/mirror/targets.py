@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -49,10 +50,9 @@ def prepare(client: Mapping[str, str], job: str, topics: list[TargetTopic]) -> P
     admin: Any = AdminClient({"log_level": "5", **client})
     metadata = admin.list_topics(timeout=TIMEOUT_SECONDS)
     counts = {name: len(found.partitions) for name, found in metadata.topics.items()}
-    consumer = committed_reader(dict(client), job)
     found: Progress = {}
     sources = {topic.origin[:2] for topic in topics}
-    try:
+    with closing(committed_reader(dict(client), job)) as consumer:
         for topic in topics:
             if (str(metadata.cluster_id), topic.name) in sources:
                 raise DeliveryError(
@@ -60,8 +60,6 @@ def prepare(client: Mapping[str, str], job: str, topics: list[TargetTopic]) -> P
                     f"or suffix, and a pattern that does not match the target"
                 )
             found |= _checked(consumer, job, topic, counts)
-    finally:
-        consumer.close()
     for topic in topics:
         # Create the map first, because a target topic without a map counts as a topic of another program.
         _make(admin, topic.name + MAP_SUFFIX, topic.partitions, MAP_SETTINGS, counts)

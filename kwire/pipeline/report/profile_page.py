@@ -160,23 +160,8 @@ def _keys(statistics: Mapping[str, Any]) -> Section:
     return Section(
         "Keys",
         facts,
-        [
-            Plot(
-                plots.horizontal_bars(
-                    f"{statistics['topic']} keys",
-                    [one["key"] for one in keys["top"]],
-                    [one["records"] for one in keys["top"]],
-                    "records",
-                ),
-                "Records of the most frequent keys",
-            )
-        ],
-        [
-            Table(
-                ["key", "records", "share"],
-                [[one["key"], one["records"], share(one["share"])] for one in keys["top"]],
-            )
-        ],
+        [_ranking(f"{statistics['topic']} keys", keys["top"], "key", "Records of the most frequent keys")],
+        [_shares("key", "key", keys["top"])],
     )
 
 
@@ -225,12 +210,7 @@ def _values(statistics: Mapping[str, Any]) -> Section:
         )
     ]
     if values["schema_ids"]:
-        tables.append(
-            Table(
-                ["schema id", "records", "share"],
-                [[str(one["id"]), one["records"], share(one["share"])] for one in values["schema_ids"]],
-            )
-        )
+        tables.append(_shares("schema id", "id", values["schema_ids"]))
     found = values["json"]
     if found["fields"]:
         tables.append(
@@ -242,18 +222,22 @@ def _values(statistics: Mapping[str, Any]) -> Section:
         )
     pictures = []
     if values["kinds"]:
-        pictures.append(
-            Plot(
-                plots.horizontal_bars(
-                    f"{statistics['topic']} kinds",
-                    [one["kind"] for one in values["kinds"]],
-                    [one["records"] for one in values["kinds"]],
-                    "records",
-                ),
-                "Kinds of values",
-            )
-        )
+        pictures.append(_ranking(f"{statistics['topic']} kinds", values["kinds"], "kind", "Kinds of values"))
     return Section("Values", plots=pictures, tables=tables)
+
+
+def _ranking(name: str, rows: Sequence[Mapping[str, Any]], label: str, caption: str) -> Plot:
+    """Return the plot of the records of each row, with the value of `label` as the text of its bar."""
+    labels, records = [row[label] for row in rows], [row["records"] for row in rows]
+    return Plot(plots.horizontal_bars(name, labels, records, "records"), caption)
+
+
+def _shares(title: str, key: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of each row's records and their share. The first column has the values of `key`."""
+    return Table(
+        [title, "records", "share"],
+        [[str(row[key]), row["records"], share(row["share"])] for row in rows],
+    )
 
 
 def _kind(kind: str) -> str:
@@ -268,11 +252,7 @@ def _headers(statistics: Mapping[str, Any]) -> Section:
     ]
     if not headers["names"]:
         return Section("Headers", facts)
-    table = Table(
-        ["name", "records", "share"],
-        [[one["name"], one["records"], share(one["share"])] for one in headers["names"]],
-    )
-    return Section("Headers", facts, tables=[table])
+    return Section("Headers", facts, tables=[_shares("name", "name", headers["names"])])
 
 
 def _timestamps(statistics: Mapping[str, Any]) -> Section:

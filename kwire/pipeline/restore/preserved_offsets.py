@@ -11,11 +11,11 @@ cluster id and the topic id, because a topic's name can be reused.
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from pathlib import Path
 from typing import Final
 
+from kwire.host.platform.files import sync_file
 from kwire.pipeline.archive.manifest import ArchiveError, sync_directory
 from kwire.pipeline.origin import Origin
 
@@ -57,7 +57,7 @@ class PreservedOffsets:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(json.dumps(content) + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         temporary.replace(path)
         sync_directory(path.parent)
 

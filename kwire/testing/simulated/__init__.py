@@ -6,7 +6,7 @@
     patched_time    `time` and `random` inside of a program
     program_oracle  checks that acknowledged records stay in the log
 
-`simulation.cluster` uses the other modules, too.
+`simulation.cluster` extends the other modules for clients of its own and for more faults.
 """
 
 from kwire.testing.simulated.cluster import SimulatedCluster

@@ -39,7 +39,6 @@ from kwire.testing.simulated.convergence import replica_differences, why_not_con
 from kwire.testing.simulated.environment import ClusterSpec, SimulatedEnvironment, collect_node_errors
 from kwire.testing.simulated.fault_injector import RELIABLE_NETWORK, FaultInjector, random_network_faults
 from kwire.testing.simulated.nodes import address_of
-from kwire.testing.simulated.oracle import LeaderEpochLookup
 from kwire.testing.simulated.patched_time import patch_time_and_random
 from kwire.testing.simulated.program_oracle import ProduceObserver, ProgramOracle
 from kwire.testing.simulated.violation import Violation
@@ -105,10 +104,9 @@ class SimulatedCluster:
                 **{key: _text(value) for key, value in (config or {}).items()},
             },
         )
+        self._oracle = ProgramOracle()
         # The purposes "world" and "trouble" are part of the seed: other words would change every run.
-        self._environment = SimulatedEnvironment(
-            self._rng("world"), spec, RELIABLE_NETWORK, {}, self._new_oracle
-        )
+        self._environment = SimulatedEnvironment(self._rng("world"), spec, RELIABLE_NETWORK, self._oracle)
         self.brokers = LookupTable(
             {node_id: SimulatedBroker(self._environment, node_id) for node_id in roles}
         ).named("broker")
@@ -118,10 +116,6 @@ class SimulatedCluster:
         self._guard = ClientGuard([address_of(node_id).host for node_id in roles])
         self._numbers = count(1)
         self._exit_stack = ExitStack()
-
-    def _new_oracle(self, led_epoch: LeaderEpochLookup) -> ProgramOracle:
-        self._oracle = ProgramOracle(led_epoch)
-        return self._oracle
 
     def _new_observer(self) -> ProduceObserver:
         self._was_connected_to = True

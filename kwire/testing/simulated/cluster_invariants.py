@@ -6,15 +6,14 @@
 - At least `min.insync.replicas` replicas have the records below the high watermark.
 - Each replica in the ISR has every committed record, if its broker runs with the broker epoch that the
   controller knows.
-- Leaders are elected from the ISR or the ELR. An unclean leader election loses the records that the new
-  leader lacks, but no other records.
+- Leaders are elected from the ISR or the ELR.
 
 Only nodes that have run since the last check are checked, and only the new part of their logs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,26 +51,22 @@ class ClusterInvariants:
     def __init__(
         self,
         nodes: dict[int, ClusterNode],
-        topic_partitions: list[TopicPartition],
         oracle: Oracle,
         min_insync_replicas: int,
         note: Callable[[str], None],
-        unclean_topics: Collection[str] = (),
     ) -> None:
-        """Create the checks. `unclean_topics` have unclean.leader.election.enable set."""
         self.image = MetadataImage()
         """The latest metadata image of any controller."""
         self._quorum = QuorumInvariants()
         self._images: dict[int, tuple[int, int]] = {}
         """Start count and metadata offset of each controller at the last check."""
         self._nodes = nodes
-        self.partitions = topic_partitions
+        self.partitions = [TopicPartition("__consumer_offsets", 0), TopicPartition("__transaction_state", 0)]
         """The partitions to check. Partitions that the controller creates are added."""
         self._topic_ids: dict[str, Uuid] = {}
         self._oracle = oracle
         self._min_insync_replicas = min_insync_replicas
         self._note = note
-        self._unclean_topics = unclean_topics
         self._observed: dict[tuple[int, TopicPartition], ObservedReplica] = {}
         self._leaders: dict[tuple[TopicPartition, int], int] = {}
         self._partitions: dict[TopicPartition, PartitionImage] = {}
@@ -194,10 +189,7 @@ class ClusterInvariants:
         self, topic_partition: TopicPartition, before: PartitionImage, now: PartitionImage
     ) -> None:
         """Check the election of a leader outside the ISR and ELR. KIP-966 allows the last known leader."""
-        if topic_partition.topic in self._unclean_topics:
-            self._note(f"controller: unclean leader election of {topic_partition}")
-            self._oracle.committed_in(topic_partition).awaits_unclean_leader = True
-        elif (
+        if (
             # After several changes at once, the new leader may have been in the ISR in between.
             now.partition_epoch == before.partition_epoch + 1
             and now.leader not in (*before.adding_replicas, *before.last_known_elr)
@@ -214,7 +206,7 @@ class ClusterInvariants:
     def _check_isr(self, topic_partition: TopicPartition) -> None:
         """Check that replicas in the ISR have all committed records, unless their brokers have failed."""
         known, end = self._partitions.get(topic_partition), self._oracle.committed_in(topic_partition).end
-        if known is None or self._oracle.committed_in(topic_partition).awaits_unclean_leader:
+        if known is None:
             return
         for broker_id in known.isr:
             node, registered = self._nodes[broker_id], self.image.brokers.get(broker_id)
@@ -285,23 +277,27 @@ class ClusterInvariants:
             seen.checked_end = min(seen.checked_end, end)
         seen.role, seen.leader_epoch, seen.high_watermark, seen.end = role, epoch, high_watermark, end
         committed = self._oracle.committed_in(topic_partition)
-        known = self._partitions.get(topic_partition)
-        if (
-            committed.awaits_unclean_leader
-            and role is Role.LEADER
-            and known is not None
-            and epoch >= known.leader_epoch
-        ):
-            self._record_unclean_discard(topic_partition, epoch, log, committed)
-        if self._has_discarded_records(topic_partition, log, committed):
-            if has_led:
-                self._record_lost(topic_partition, log, committed)
+        if self._has_discarded_records(topic_partition, partition, committed, has_led=has_led):
             return
         if has_led and high_watermark > committed.end:
             self._commit(topic_partition, log, committed)
         self._compare(node, topic_partition, log, seen, committed)
         if went_back:
             self._check_isr(topic_partition)
+
+    def _has_discarded_records(
+        self,
+        topic_partition: TopicPartition,
+        partition: Partition,
+        committed: CommittedPartition,
+        *,
+        has_led: bool,
+    ) -> bool:
+        """Return whether a replica may have records that an unclean leader election has discarded or will.
+
+        `has_led` is whether the replica is the leader, or was the leader at the last check.
+        """
+        return False  # no topic allows unclean elections
 
     def _check_monotonic(
         self, node: ClusterNode, topic_partition: TopicPartition, seen: ObservedReplica, partition: Partition
@@ -329,41 +325,6 @@ class ClusterInvariants:
                     f"{node.name} is leader of {topic_partition} in leader epoch {epoch} "
                     f"from offset {log.log_end_offset}"
                 )
-
-    def _record_unclean_discard(
-        self, topic_partition: TopicPartition, epoch: int, log: Log, committed: CommittedPartition
-    ) -> None:
-        """Record that the leader of an unclean election took over. Records that the leader lacks are lost."""
-        has = {
-            header.base_offset: (header.next_offset, header.crc, header.leader_epoch)
-            for _, header in batches(_content(log, log.log_start_offset, log.log_end_offset))
-        }
-        lacks = (at for at, batch in sorted(committed.crcs.items()) if has.get(at) != batch)
-        offset = next(lacks, committed.end)
-        self._note(f"{topic_partition} loses committed offsets {offset} to {committed.end - 1}")
-        committed.discard(epoch, offset)
-        for (_, of), seen in self._observed.items():
-            if of == topic_partition:
-                seen.checked_end = min(seen.checked_end, offset)
-
-    def _has_discarded_records(
-        self, topic_partition: TopicPartition, log: Log, committed: CommittedPartition
-    ) -> bool:
-        """Return whether a replica may have records that an unclean election has discarded or will."""
-        known = self._partitions.get(topic_partition)
-        if committed.awaits_unclean_leader:
-            return True
-        latest = -1 if log.latest_epoch is None else log.latest_epoch
-        return known is not None and any(
-            latest < epoch and log.log_end_offset > offset for epoch, offset in committed.unclean_discards
-        )
-
-    def _record_lost(self, topic_partition: TopicPartition, log: Log, committed: CommittedPartition) -> None:
-        """Record the values that the former leader with the log `log` still believes to be committed."""
-        content = _content(log, log.log_start_offset, log.high_watermark)
-        for at, header in batches(content):
-            if not header.is_control and header.next_offset > committed.end:
-                committed.lost |= {record.value or b"" for record in records(content, at, header)}
 
     def _commit(self, topic_partition: TopicPartition, log: Log, committed: CommittedPartition) -> None:
         """Record the batches that a leader's high watermark has passed."""
@@ -435,18 +396,6 @@ class ClusterInvariants:
         if following < up_to:
             raise Violation(f"{node.name} lacks offsets {following} to {up_to - 1} of {topic_partition}")
         seen.checked_end = up_to
-
-
-def _content(log: Log, start: int, end: int) -> memoryview | bytes:
-    """Return the batches between two offsets."""
-    pieces = bytearray()
-    while start < end:
-        piece = log.read(start, max_bytes=READ_BYTES, up_to_offset=end).read()
-        if not piece:
-            break
-        pieces += piece
-        start = max(header.next_offset for _, header in batches(piece))
-    return memoryview(pieces)
 
 
 def describe_partition(partition: PartitionImage) -> str:

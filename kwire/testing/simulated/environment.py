@@ -6,33 +6,22 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from kwire.broker.replication.roles import Role
-from kwire.host.host import PeerAddress, PeerUnreachable
 from kwire.testing.network import Network, NetworkFaults
-from kwire.testing.results import TopicPartition
-from kwire.testing.simulated.cluster_invariants import ClusterInvariants, describe_partition
+from kwire.testing.simulated.cluster_invariants import ClusterInvariants
 from kwire.testing.simulated.node_sasl import with_sasl
 from kwire.testing.simulated.nodes import (
     LOG_DIRS,
     NO_DRIFT,
     ClockDrift,
     ClusterNode,
-    address_of,
     node_settings,
 )
-from kwire.testing.simulated.oracle import LeaderEpochLookup, Oracle
-from kwire.testing.simulated.simulated_client import SimulatedClient
+from kwire.testing.simulated.oracle import Oracle
 from kwire.testing.simulated.violation import Violation
 from kwire.testing.virtual_host import EventQueue
-from kwire.wire.errors import ErrorCode
-from kwire.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
-C = TypeVar("C", bound=SimulatedClient)
-
-CREATE_TOPICS_VERSION: Final = 7
-MAX_PARTITIONS: Final = 3
 MAX_START_MS: Final = 20_000
 """The longest time from the start of a cluster to the leaders of its first topic."""
 
@@ -74,12 +63,6 @@ class ClusterSpec(NamedTuple):
         return [node_id for node_id, roles in self.nodes.items() if "controller" in roles]
 
 
-ONE_NODE: Final = ClusterSpec({1: "broker,controller"}, replicas=1, min_insync_replicas=1)
-THREE_NODES: Final = ClusterSpec({1: "broker,controller", 2: "broker", 3: "broker"})
-FIVE_NODES: Final = ClusterSpec({1: "broker", 2: "broker", 3: "broker", 4: "broker", 5: "controller"})
-FOUR_NODES: Final = ClusterSpec({1: "broker", 2: "broker", 3: "broker", 4: "controller"})
-
-
 class ObservedEventQueue(EventQueue):
     """An event queue that calls `check` after each event."""
 
@@ -101,42 +84,23 @@ class SimulatedEnvironment:
         rng: random.Random,
         spec: ClusterSpec,
         faults: NetworkFaults,
-        topics: dict[str, int],
-        oracle: Callable[[LeaderEpochLookup], Oracle] = Oracle,
+        oracle: Oracle,
     ) -> None:
-        """Create the environment. `topics` maps each topic that `create_topics` creates to a partition count.
-
-        `faults` are the faults of the network. `oracle` creates the oracle that checks the records.
-        """
+        """Create the environment. `faults` are the faults of the network, `oracle` checks the records."""
         self.transcript: list[str] = []
         self.spec = spec
         self.rng = rng
         self.events = ObservedEventQueue()
         self._started_ms = self.events.clock.monotonic_ms()
         self.network = Network(self.events, random.Random(rng.getrandbits(64)), faults, self.note)
-        self.oracle = oracle(self._led_epoch)
-        self.clients: list[SimulatedClient] = []
-        self.topics = topics
-        self.partitions = [
-            TopicPartition(topic, index) for topic, count in topics.items() for index in range(count)
-        ]
-        self._possible_partitions = [
-            TopicPartition(topic, index) for topic in topics for index in range(MAX_PARTITIONS)
-        ]
-        """All partitions that exist or may exist later, when topics grow."""
-        internal = [TopicPartition("__consumer_offsets", 0), TopicPartition("__transaction_state", 0)]
         self.node_errors: list[str] = []
         """Tracebacks that nodes have logged."""
         self.nodes: dict[int, ClusterNode] = {}
-        self.invariants = ClusterInvariants(
-            self.nodes,
-            [*self._possible_partitions, *internal],
-            self.oracle,
-            spec.min_insync_replicas,
-            self.note,
-            topics if spec.unclean_elections else (),
-        )
+        self.invariants = self._new_invariants(oracle)
         self.events.check = self._check
+
+    def _new_invariants(self, oracle: Oracle) -> ClusterInvariants:
+        return ClusterInvariants(self.nodes, oracle, self.spec.min_insync_replicas, self.note)
 
     def start(self) -> None:
         """Start all nodes."""
@@ -199,75 +163,8 @@ class SimulatedEnvironment:
 
     def _check(self) -> None:
         self.invariants.check()
-        for topic_partition in self._possible_partitions:
-            if (
-                topic_partition not in self.partitions
-                and self.invariants.partition(topic_partition) is not None
-            ):
-                self.partitions.append(topic_partition)
         if self.node_errors:
             raise Violation(self.node_errors[0])
-
-    def _led_epoch(self, topic_partition: TopicPartition, address: PeerAddress) -> int | None:
-        """Return the leader epoch in which the broker at an address leads a partition.
-
-        Returns None if the broker is not the leader, or if the broker's leader epoch is out of date.
-        """
-        known = self.invariants.partition(topic_partition)
-        node = next((each for each in self.nodes.values() if address_of(each.node_id) == address), None)
-        if known is None or node is None or known.leader != node.node_id or not node.is_running:
-            return None
-        partition = node.node.replica_manager.get(*topic_partition)
-        if partition is None or partition.role is not Role.LEADER:
-            return None
-        return known.leader_epoch if partition.leader_epoch == known.leader_epoch else None
-
-    def log_state(self) -> None:
-        """Add the state of all nodes and partitions to the transcript."""
-        image = self.invariants.image
-        for node in self.nodes.values():
-            state = "paused" if node.host.is_paused else "up" if node.is_running else "down"
-            known = image.brokers.get(node.node_id)
-            fenced = "" if known is None else ", fenced" if known.fenced else ", unfenced"
-            self.note(f"= {node.name} is {state}{fenced}")
-        for topic_partition in self.invariants.partitions:
-            known_partition = self.invariants.partition(topic_partition)
-            if known_partition is None:
-                continue
-            self.note(
-                f"= {topic_partition}: {describe_partition(known_partition)}, "
-                f"committed up to offset {self.oracle.committed_in(topic_partition).end}"
-            )
-            for node in self.nodes.values():
-                partition = (
-                    node.node.replica_manager.get(*topic_partition)
-                    if node.is_broker and node.is_running
-                    else None
-                )
-                if partition is not None:
-                    log = partition.log
-                    self.note(
-                        f"=   {node.name}: {partition.role.value} in leader epoch {partition.leader_epoch}, "
-                        f"offsets {log.log_start_offset} to {log.log_end_offset}, "
-                        f"high watermark {log.high_watermark}"
-                    )
-
-    # --- clients
-
-    def add_client(self, kind: Callable[..., C], name: str, **more: Any) -> C:
-        """Create a client of class `kind` and start it. `more` are further arguments of the class."""
-        client = kind(
-            name,
-            self.network,
-            {node_id: address_of(node_id) for node_id in self.spec.brokers},
-            list(self.topics),
-            random.Random(self.rng.getrandbits(64)),
-            self.note,
-            **more,
-        )
-        self.clients.append(client)
-        client.start()
-        return client
 
     def wait_for_brokers(self) -> None:
         """Advance the clock until all brokers are unfenced. Raises Violation after `MAX_START_MS`."""
@@ -277,48 +174,6 @@ class SimulatedEnvironment:
             return all(each in known and not known[each].fenced for each in self.spec.brokers)
 
         self.advance_until(all_are_there, MAX_START_MS, lambda: "not all brokers are unfenced")
-
-    def create_topics(self) -> None:
-        """Wait until all brokers are unfenced, and create the topics.
-
-        Raises Violation after a timeout, or if a topic cannot be created.
-        """
-        self.wait_for_brokers()
-        unclean = CreatableTopicConfig(name="unclean.leader.election.enable", value="true")
-        topics = [
-            CreatableTopic(
-                name=name,
-                num_partitions=count,
-                replication_factor=self.spec.replicas,
-                configs=[unclean] if self.spec.unclean_elections else [],
-            )
-            for name, count in self.topics.items()
-        ]
-        responses: list[Any] = []
-        accepted = {ErrorCode.NONE}
-
-        def are_created() -> bool:
-            if responses and isinstance(responses[-1], PeerUnreachable):
-                # The broker does not know yet that it is unfenced, or the response was lost.
-                accepted.add(ErrorCode.TOPIC_ALREADY_EXISTS)
-                send()
-            return bool(responses) and not isinstance(responses[-1], PeerUnreachable)
-
-        def send() -> None:
-            responses.clear()
-            connection = self.network.connect(address_of(self.spec.brokers[0]), "operator")
-
-            def on_response(response: Any) -> None:
-                responses.append(response)
-                connection.close()
-
-            connection.send(CREATE_TOPICS_VERSION, CreateTopicsRequest(topics=topics), on_response)
-
-        send()
-        self.advance_until(are_created, MAX_START_MS, lambda: "topics are not created")
-        for topic in responses[0].topics:
-            if topic.error_code not in accepted:
-                raise Violation(f"{topic.name} is not created: {topic.error_code} {topic.error_message}")
 
 
 class _NodeErrorCollector(logging.Handler):

@@ -21,17 +21,13 @@ from typing import Final
 from kwire.broker.raft.quorum import Quorum
 from kwire.testing.network import NetworkFaults
 from kwire.testing.simulated.environment import SimulatedEnvironment
-from kwire.testing.simulated.nodes import LOG_DIRS, ClusterNode
+from kwire.testing.simulated.nodes import ClusterNode
 
 MAX_FAULT_MS: Final = 5_000
 """The longest duration of a fault."""
 MAX_SHUTDOWN_MS: Final = 2_000
 """The timeout of a controlled shutdown. After that, the node stops without it."""
 MAX_NODES_DOWN: Final = 2
-SLOW_DISK_MS: Final = (100, 300, 1_000)
-"""The longest delays of syncs on a slow disk, in ms. With the last one, elections may time out."""
-MAX_DISK_CHANGES: Final = 60
-"""The maximum number of disk changes of a process before it dies during one."""
 RELIABLE_NETWORK: Final = NetworkFaults(shortest_ms=1, longest_ms=5)
 
 
@@ -47,6 +43,10 @@ def random_network_faults(rng: random.Random) -> NetworkFaults:
     )
 
 
+WeightedFault = tuple[Callable[[], None], int]
+"""A fault, and how often it is chosen in relation to others."""
+
+
 class FaultInjector:
     """An injector of random faults, which also schedules the end of each fault."""
 
@@ -54,23 +54,17 @@ class FaultInjector:
         self,
         environment: SimulatedEnvironment,
         rng: random.Random,
-        *,
-        kills_during_writes: bool = False,
+        more_faults: Sequence[WeightedFault] = (),
     ) -> None:
-        """Create an injector, which draws from `rng`.
-
-        With `kills_during_writes`, processes also die during disk operations.
-        """
+        """Create an injector, which draws from `rng`. `more_faults` are added to the general faults."""
         self._environment = environment
         self._rng = rng
         self._may_have_lost_data = False
         """Whether a node has lost data that may not be replicated again yet."""
         self.is_stopped = False
-        self.permanent_cuts: set[tuple[str, str]] = set()
-        """Cut links that `heal` does not restore."""
         self._down: dict[int, None] = {}
         """Nodes that are down, or about to go down."""
-        self._faults: list[tuple[Callable[[], None], int]] = [
+        self._faults: list[WeightedFault] = [
             (self._kill, 6),
             (self._cut_power, 2),
             (self._stop, 3),
@@ -80,14 +74,8 @@ class FaultInjector:
             (self._break_connections, 2),
             (self._wipe, 1),
             (self._wipe_unneeded, 4),
+            *more_faults,
         ]
-
-        if environment.spec.log_dirs > 1:
-            self._faults.append((self._break_directory, 5))
-        if kills_during_writes:
-            self._faults.append((self._kill_during_disk_change, 8))
-        if environment.spec.unclean_elections:
-            self._faults.append((self._kill_isr, 12))
         if len(environment.spec.controllers) > 1:
             self._faults += [
                 (self._cut_power_of_controllers, 3),
@@ -96,8 +84,6 @@ class FaultInjector:
                 (self._isolate_quorum_leader, 6),
                 (self._wipe_voter, 3),
             ]
-            if self._only_controllers:
-                self._faults += [(self._cut_power_during_election, 12), (self._cut_power_after_commit, 12)]
 
     def inject_one(self) -> None:
         """Choose a fault and inject it, unless no node may fail now."""
@@ -235,38 +221,6 @@ class FaultInjector:
             self._mark_down(node, "is killed")
             node.die()
 
-    def _kill_during_disk_change(self) -> None:
-        """Kill a process during a disk operation. A write may be partial; a sync may have been done."""
-        node = self._pick_node()
-        if node is not None and node.node_id not in self._down:
-            self._environment.note(f"--- {node.name} is about to be killed during a disk operation")
-            node.disk.dies_after = self._rng.randrange(MAX_DISK_CHANGES)
-            self._down[node.node_id] = None
-            self._schedule_end(lambda: self._restart_with_repaired_disk(node))
-
-    def _kill_isr(self) -> None:
-        """Kill all replicas of an ISR while another replica is out of sync."""
-        environment = self._environment
-        topic_partition = self._rng.choice(environment.partitions)
-        known = environment.invariants.partition(topic_partition)
-        if known is None or known.leader < 0 or len(known.isr) < 2 or self._down:
-            return
-        follower = environment.nodes[self._rng.choice([each for each in known.isr if each != known.leader])]
-        environment.network.cut(follower.host.name, environment.nodes[known.leader].host.name)
-
-        def kill() -> None:
-            self.heal()
-            known = environment.invariants.partition(topic_partition)
-            if known is None or follower.node_id in known.isr or self.is_stopped:
-                return
-            for broker_id in known.isr:
-                node = environment.nodes[broker_id]
-                if node.is_running and not node.is_controller:
-                    self._mark_down(node, "is killed, as is the whole ISR")
-                    node.die()
-
-        environment.events.timers.add(self._rng.randrange(2_500, 4_500), kill)
-
     def _cut_power(self) -> None:
         node = self._pick_replaceable_node(forgets=False)
         if node is not None:
@@ -284,29 +238,6 @@ class FaultInjector:
     def _cut_power_during_replication(self) -> None:
         """Cut the power of controllers while one of them appends to the metadata log."""
         self._cut_power_on_change(lambda quorum: (quorum.epoch, quorum.log.end_offset))
-
-    def _cut_power_after_commit(self) -> None:
-        """Cut the power of controllers just after the leader has committed records, while followers are slow.
-
-        The leader's disk stays fast, because the leader commits only records that it has synced.
-        """
-        self._slow_disks([node for node in self._only_controllers if not node.node.quorum.leads])
-        self._cut_power_on_change(lambda quorum: quorum.leads and quorum.log.high_watermark)
-
-    def _cut_power_during_election(self) -> None:
-        """Cut the power of controllers just after one of them has become leader."""
-        self._kill_quorum_leader()
-        if self._rng.random() < 0.5:
-            self._slow_disks(self._only_controllers)
-        self._cut_power_on_change(lambda quorum: quorum.leads)
-
-    def _slow_disks(self, nodes: Sequence[ClusterNode]) -> None:
-        """Make the disks of nodes slow, until the processes end or the fault ends."""
-        slow_ms = self._rng.choice(SLOW_DISK_MS)
-        for node in nodes:
-            self._environment.note(f"--- the disk of {node.name} becomes slow: up to {slow_ms} ms")
-            node.host.max_work_ms = slow_ms
-            self._schedule_end(node.restore_disk_speed)
 
     def _cut_power_on_change(self, observe: Callable[[Quorum], object]) -> None:
         nodes = self._only_controllers
@@ -345,25 +276,6 @@ class FaultInjector:
             if leader is not None and leader.is_running and not leader.host.is_paused:
                 self._mark_down(leader, "is killed, the quorum leader")
                 leader.die()
-
-    def _break_directory(self) -> None:
-        """Fail a log directory until its node restarts: writes fail, perhaps reads too. No data is lost."""
-        node = self._pick_node()
-        if node is None or not node.is_broker:
-            return
-        directory, is_unreadable = self._rng.choice(LOG_DIRS), self._rng.random() < 0.5
-        what = "breaks" if is_unreadable else "is full"
-        self._environment.note(f"--- {directory} of {node.name} {what}")
-        node.disk.broken_directories[directory] = is_unreadable
-        self._down[node.node_id] = None
-        self._schedule_end(lambda: self._restart_with_repaired_disk(node))
-
-    def _restart_with_repaired_disk(self, node: ClusterNode) -> None:
-        if node.node_id in self._down:
-            if node.is_running:
-                self._environment.note(f"--- {node.name} is killed, to be restarted")
-                node.die()
-            self._start(node)
 
     def _stop(self) -> None:
         """Shut a node down as SIGTERM does, with a limited time for the controlled shutdown."""
@@ -418,14 +330,6 @@ class FaultInjector:
         node.wipe()
         node.reformat()
 
-    def replace(self, node: ClusterNode) -> None:
-        """Replace a broker by an empty machine at once."""
-        self._environment.note(f"--- {node.name} is killed, loses its disk, and starts again at once")
-        node.die()
-        node.wipe()
-        node.reformat()
-        node.start()
-
     def _pause(self) -> None:
         node = self._pick_node()
         if node is None:
@@ -455,8 +359,8 @@ class FaultInjector:
         self._schedule_end(self.heal)
 
     def heal(self) -> None:
-        """Restore all links except `permanent_cuts`."""
-        self._environment.network.heal(self.permanent_cuts)
+        """Restore all links."""
+        self._environment.network.heal()
 
     def _break_connections(self) -> None:
         self._environment.network.break_some(self._rng.choice((0.2, 0.6, 1.0)))

@@ -6,15 +6,11 @@ Clients use a listener without authentication. Sessions are short, so that nodes
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kwire.broker.controller.scram_parser import parse_credential
 from kwire.wire.mechanisms import PLAIN, SCRAM_SHA_256
 from kwire.wire.records.metadata import UserScramCredentialRecord
-
-if TYPE_CHECKING:
-    from kwire.testing.virtual_node import VirtualNode
 
 BROKERS_PORT: Final = 9094
 REAUTHENTICATION_MS: Final = 2_500
@@ -52,11 +48,3 @@ def with_sasl(settings: dict[str, str]) -> dict[str, str]:
         ),
         "connections.max.reauth.ms": str(REAUTHENTICATION_MS),
     }
-
-
-def count_reauthentications(nodes: Iterable[VirtualNode]) -> tuple[int, int]:
-    """Return the numbers of reauthenticated sessions, and of connections closed for an expired session."""
-    sessions = [node.node.sessions for node in nodes]
-    counts = [each for one in sessions if one is not None for each in one.counts.values()]
-    renewed = sum(each.successful_reauthentication for each in counts)
-    return renewed, sum(each.expired_connections_killed for each in counts)

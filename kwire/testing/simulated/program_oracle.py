@@ -29,8 +29,8 @@ SEQUENCE_COUNT: Final = 1 << 31
 class ProgramOracle(Oracle):
     """An oracle that learns from Produce responses what was acknowledged."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self) -> None:
+        super().__init__()
         self._sequences: dict[tuple[TopicPartition, int, int], int] = {}
         """The next sequence number, by partition, producer id and producer epoch."""
         self._deleted: set[TopicPartition] = set()

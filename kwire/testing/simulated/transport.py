@@ -64,7 +64,7 @@ class Transport(asyncio.Transport):
         self._received: deque[bytes] = deque()
         self._close_reason: str | None = None
         """The reason if the other end has closed the connection."""
-        self._reading_paused = self._is_closing = self._is_told = False
+        self._reading_paused = self._is_closing = False
         self._connection = Connection(network, to, self, program, self._call_soon)
 
     def _call_soon(self, call: Callable[[], None]) -> None:

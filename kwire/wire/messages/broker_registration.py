@@ -24,7 +24,7 @@ class BrokerRegistrationRequest(Message):
 
 
 class Listener(Message):
-    """A listener of the broker."""
+    """A listener of a broker or controller."""
 
     name: Str = field()
     host: Str = field()
@@ -33,7 +33,7 @@ class Listener(Message):
 
 
 class Feature(Message):
-    """A feature and the range of levels that the broker supports."""
+    """A feature and the range of levels that the node supports."""
 
     name: Str = field()
     min_supported_version: Int16 = field()

@@ -5,8 +5,12 @@ KIP-595, KIP-853 (directories and endpoints, v1); from a resigning leader to eac
 
 from __future__ import annotations
 
+from kwire.wire.messages.begin_quorum_epoch import LeaderEndpoint as LeaderEndpoint
+from kwire.wire.messages.begin_quorum_epoch import NodeEndpoint as NodeEndpoint
+from kwire.wire.messages.begin_quorum_epoch import ResponsePartitionData as ResponsePartitionData
+from kwire.wire.messages.begin_quorum_epoch import ResponseTopicData as ResponseTopicData
 from kwire.wire.primitives import Uuid
-from kwire.wire.schema import Int16, Int32, Message, Str, UInt16, field, message
+from kwire.wire.schema import Int16, Int32, Message, Str, field, message
 
 
 @message(key=54, versions="0-1", flexible="1+")
@@ -21,14 +25,6 @@ class EndQuorumEpochRequest(Message):
 class RequestTopicData(Message):
     topic_name: Str = field()
     partitions: list[RequestPartitionData] = field()
-
-
-class LeaderEndpoint(Message):
-    """A listener of the leader."""
-
-    name: Str = field("1+")
-    host: Str = field("1+")
-    port: UInt16 = field("1+")
 
 
 class RequestPartitionData(Message):
@@ -53,27 +49,3 @@ class EndQuorumEpochResponse(Message):
     error_code: Int16 = field()
     topics: list[ResponseTopicData] = field()
     node_endpoints: list[NodeEndpoint] = field("1+", tag=0)
-
-
-class ResponseTopicData(Message):
-    """Results for one topic's partitions."""
-
-    topic_name: Str = field()
-    partitions: list[ResponsePartitionData] = field()
-
-
-class NodeEndpoint(Message):
-    """The address of a controller that this response names as the leader."""
-
-    node_id: Int32 = field("1+")
-    host: Str = field("1+")
-    port: UInt16 = field("1+")
-
-
-class ResponsePartitionData(Message):
-    """The current leader, as the voter knows it."""
-
-    partition_index: Int32 = field()
-    error_code: Int16 = field()
-    leader_id: Int32 = field()
-    leader_epoch: Int32 = field()

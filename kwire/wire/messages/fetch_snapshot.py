@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kwire.wire.messages.begin_quorum_epoch import NodeEndpoint as NodeEndpoint
 from kwire.wire.primitives import Uuid
-from kwire.wire.schema import Int16, Int32, Int64, Message, Records, Str, UInt16, field, message
+from kwire.wire.schema import Int16, Int32, Int64, Message, Records, Str, field, message
 
 
 @message(key=59, versions="0-1", flexible="0+")
@@ -51,14 +52,6 @@ class ResponseTopicSnapshot(Message):
 
     name: Str = field()
     partitions: list[ResponsePartitionSnapshot] = field()
-
-
-class NodeEndpoint(Message):
-    """The address of a controller that this response names as the leader."""
-
-    node_id: Int32 = field("1+")
-    host: Str = field("1+")
-    port: UInt16 = field("1+")
 
 
 class ResponsePartitionSnapshot(Message):

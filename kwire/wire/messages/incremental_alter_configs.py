@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kwire.wire.schema import Bool, Int8, Int16, Int32, Message, Str, field, message
+from kwire.wire.messages.alter_configs import AlterConfigsResourceResponse as AlterConfigsResourceResponse
+from kwire.wire.schema import Bool, Int8, Int32, Message, Str, field, message
 
 
 @message(key=44, versions="0-1", flexible="1+")
@@ -31,10 +32,3 @@ class AlterableConfig(Message):
 class IncrementalAlterConfigsResponse(Message):
     throttle_time_ms: Int32 = field()
     responses: list[AlterConfigsResourceResponse] = field()
-
-
-class AlterConfigsResourceResponse(Message):
-    error_code: Int16 = field()
-    error_message: Str | None = field(nullable="0+")
-    resource_type: Int8 = field()
-    resource_name: Str = field()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from kwire.wire.messages.add_raft_voter import Listener as Listener
 from kwire.wire.primitives import Uuid
-from kwire.wire.schema import Int16, Int32, Message, Str, UInt16, field, message
+from kwire.wire.records.raft import KRaftVersionFeature as KRaftVersionFeature
+from kwire.wire.schema import Int16, Int32, Message, Str, field, message
 
 
 @message(key=82, versions="0", flexible="0+")
@@ -16,21 +18,6 @@ class UpdateRaftVoterRequest(Message):
     voter_directory_id: Uuid = field()
     listeners: list[Listener] = field()
     k_raft_version_feature: KRaftVersionFeature = field()
-
-
-class Listener(Message):
-    """A listener of the voter."""
-
-    name: Str = field()
-    host: Str = field()
-    port: UInt16 = field()
-
-
-class KRaftVersionFeature(Message):
-    """The versions of kraft.version that a voter supports."""
-
-    min_supported_version: Int16 = field()
-    max_supported_version: Int16 = field()
 
 
 @message(key=82, versions="0", flexible="0+")

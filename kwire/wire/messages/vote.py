@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kwire.wire.messages.begin_quorum_epoch import NodeEndpoint as NodeEndpoint
 from kwire.wire.primitives import Uuid
-from kwire.wire.schema import Bool, Int16, Int32, Int64, Message, Str, UInt16, field, message
+from kwire.wire.schema import Bool, Int16, Int32, Int64, Message, Str, field, message
 
 
 @message(key=52, versions="0-2", flexible="0+")
@@ -45,14 +46,6 @@ class ResponseTopicData(Message):
 
     topic_name: Str = field()
     partitions: list[ResponsePartitionData] = field()
-
-
-class NodeEndpoint(Message):
-    """The address of a controller that this response names as the leader."""
-
-    node_id: Int32 = field("1+")
-    host: Str = field("1+")
-    port: UInt16 = field("1+")
 
 
 class ResponsePartitionData(Message):

@@ -109,7 +109,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Message):
 
 
 class TopicPartition(Message):
-    """Partitions of one topic in a target assignment."""
+    """Partitions of one topic in an assignment."""
 
     topic_id: Uuid = field()
     partitions: list[Int32] = field()

@@ -1,4 +1,4 @@
-"""Control records of the metadata log, and the quorum-state file. KIP-595, KIP-630, KIP-853."""
+"""Control records of the metadata log. KIP-595, KIP-630, KIP-853."""
 
 from __future__ import annotations
 
@@ -76,20 +76,3 @@ class KRaftVersionFeature(Message):
 
     min_supported_version: Int16 = field()
     max_supported_version: Int16 = field()
-
-
-@message(versions="0-1", flexible="0+")
-class QuorumStateData(Message):
-    """The quorum-state file: the node's leader, epoch and vote."""
-
-    cluster_id: Str = field("0")
-    leader_id: Int32 = field(default=-1)
-    leader_epoch: Int32 = field(default=-1)
-    voted_id: Int32 = field(default=-1)
-    voted_directory_id: Uuid = field("1+")
-    applied_offset: Int64 = field("0")
-    current_voters: list[QuorumStateDataVoter] | None = field("0", nullable="0")
-
-
-class QuorumStateDataVoter(Message):
-    voter_id: Int32 = field("0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kwire.wire.primitives import Uuid
+from kwire.wire.records.consumer_groups import TopicPartition
 from kwire.wire.schema import Int8, Int32, Int64, Message, Str, field, message
 
 
@@ -61,13 +62,6 @@ class ShareGroupTargetAssignmentMemberValue(Message):
     topic_partitions: list[TopicPartition] = field()
 
 
-class TopicPartition(Message):
-    """Partitions of one topic in a target assignment."""
-
-    topic_id: Uuid = field()
-    partitions: list[Int32] = field()
-
-
 @message(key=14, versions="0")
 class ShareGroupCurrentMemberAssignmentKey(Message):
     group_id: Str = field()
@@ -81,12 +75,7 @@ class ShareGroupCurrentMemberAssignmentValue(Message):
     member_epoch: Int32 = field()
     previous_member_epoch: Int32 = field()
     state: Int8 = field()
-    assigned_partitions: list[TopicPartitions] = field()
-
-
-class TopicPartitions(Message):
-    topic_id: Uuid = field()
-    partitions: list[Int32] = field()
+    assigned_partitions: list[TopicPartition] = field()
 
 
 @message(key=15, versions="0")

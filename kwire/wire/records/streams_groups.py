@@ -17,14 +17,7 @@ class StreamsGroupMetadataValue(Message):
     epoch: Int32 = field()
     metadata_hash: Int64 = field()
     validated_topology_epoch: Int32 = field(tag=0, default=-1)
-    last_assignment_configs: list[LastAssignmentConfig] | None = field(nullable="0+", tag=1)
-
-
-class LastAssignmentConfig(Message):
-    """A configuration value of the last assignment."""
-
-    key: Str = field()
-    value: Str = field()
+    last_assignment_configs: list[KeyValue] | None = field(nullable="0+", tag=1)
 
 
 @message(key=19, versions="0")
@@ -56,7 +49,7 @@ class Endpoint(Message):
 
 
 class KeyValue(Message):
-    """A client tag, for rack-aware assignments."""
+    """A client tag for rack-aware assignments, or a configuration value."""
 
     key: Str = field()
     value: Str = field()
@@ -165,9 +158,4 @@ class TopicInfo(Message):
     name: Str = field()
     partitions: Int32 = field()
     replication_factor: Int16 = field()
-    topic_configs: list[TopicConfig] = field()
-
-
-class TopicConfig(Message):
-    key: Str = field()
-    value: Str = field()
+    topic_configs: list[KeyValue] = field()

@@ -48,9 +48,7 @@ CONTROL_TOPIC_CONFIGS = {
 }
 
 SERVED_VERSIONS = [
-    (key, version)
-    for key, served in SUPPORTED_APIS.items()
-    for version in range(served.min_accepted, served.max_version + 1)
+    (key, version) for key, served in SUPPORTED_APIS.items() for version in served.accepted_versions
 ]
 BROKER_APIS = {
     key for key, supported in apis_for(ListenerRole.BROKER).items() if not supported.needs_client_metrics
@@ -378,7 +376,7 @@ class FuzzHarness:
         self._error_log.records.clear()
         key = int.from_bytes(frames[0][:2], "big") if frames else 0
         if key in SUPPORTED_APIS and SUPPORTED_APIS[key].handled_by is HandledBy.CONTROLLER_ONLY:
-            client = self.virtual_node.connect(listener="CONTROLLER", role=ListenerRole.CONTROLLER)
+            client = self.virtual_node.connect(role=ListenerRole.CONTROLLER)
         else:
             client = self.virtual_node.connect()
         channel = client.channel

@@ -7,6 +7,8 @@ import logging
 import pytest
 
 from kwire.broker.config import BrokerConfig, ConfigError, load
+from kwire.broker.net.store_files import RealStoreFiles
+from kwire.broker.security.node_tls import NodeTls
 
 NOW = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
 SHOWN = "PLAINTEXT://127.0.0.1:9092, CONTROLLER://127.0.0.1:9093"
@@ -203,15 +205,11 @@ def test_controller_listener_needs_a_protocol_if_another_listener_is_secured() -
     started().check_update(settings(protocols=TWO), per_broker=True)
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
-def test_a_stored_listener_with_an_unsupported_protocol_is_not_added(
-    protocol: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    changed = settings(EXTRA, f"{TWO},EXTRA:{protocol}") | {"message.max.bytes": "12345"}
+def test_a_stored_listener_without_its_certificate_is_not_added(caplog: pytest.LogCaptureFixture) -> None:
+    changed = settings(EXTRA, f"{TWO},EXTRA:SSL") | {"message.max.bytes": "12345"}
     config = advertising()
-    assert f"with the security protocol {protocol}, which is not supported yet" in update_error(
-        config, changed
-    )
+    config.tls = NodeTls(config, RealStoreFiles())
+    assert "listener EXTRA: ssl.keystore.location is not set" in update_error(config, changed)
     # Apache Kafka may have stored this listener. The other settings apply.
     with caplog.at_level(logging.ERROR):
         config.update({}, changed)

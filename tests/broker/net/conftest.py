@@ -126,8 +126,8 @@ class Client:
 
     async def receive(self) -> bytes:
         """Return the next response."""
-        size = struct.unpack(">i", await self._take(4))[0]
-        return await self._take(size)
+        size = struct.unpack(">i", await self.take(4))[0]
+        return await self.take(size)
 
     async def request(self, frame: bytes) -> bytes:
         await self.send(frame)
@@ -140,7 +140,8 @@ class Client:
         except trio.BrokenResourceError:
             return True
 
-    async def _take(self, size: int) -> bytes:
+    async def take(self, size: int) -> bytes:
+        """Return the next `size` bytes."""
         while len(self._received) < size:
             more = await self.stream.receive_some(1 << 20)
             assert more, f"closed after {len(self._received)} of {size} bytes"

@@ -8,7 +8,7 @@ import pytest
 
 from kwire.broker.net.peer_link import MAX_REQUESTS, TransportEvents
 from kwire.broker.net.peer_links import MAX_LINKS, PeerLinks
-from kwire.host.host import PeerAddress, PeerUnreachable
+from kwire.host.host import InternodeTime, PeerAddress, PeerUnreachable
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
@@ -72,7 +72,7 @@ class PeerLinkHarness:
             self.host, self._dial, client_id="me", software_version="1.2", max_idle_ms=max_idle_ms
         )
 
-    def _dial(self, to: PeerAddress, events: TransportEvents) -> FakeTransport:
+    def _dial(self, to: PeerAddress, events: TransportEvents, listener: str) -> FakeTransport:
         transport = FakeTransport(events)
         self.transports.append(transport)
         return transport
@@ -86,7 +86,7 @@ class PeerLinkHarness:
             more.pop("to", TO),
             more.pop("purpose", "test"),
             request or MetadataRequest(),
-            deadline_ms=self.host.monotonic_ms() + timeout_ms,
+            deadline_ms=self.host.internode_clock.monotonic_ms() + timeout_ms,
             on_response=self.answers.append,
             **more,
         )
@@ -404,13 +404,14 @@ def test_stopping_node_closes_links_and_fails_requests() -> None:
 
 def test_failure_callback_may_send_again_at_once() -> None:
     harness = PeerLinkHarness()
+    deadline_ms = InternodeTime(10**9)
 
     def again(answer: Any) -> None:
         harness.answers.append(answer)
         if len(harness.answers) < 3:
-            harness.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_response=again)
+            harness.links.send(TO, "test", MetadataRequest(), deadline_ms=deadline_ms, on_response=again)
 
-    harness.links.send(TO, "test", MetadataRequest(), deadline_ms=10**9, on_response=again)
+    harness.links.send(TO, "test", MetadataRequest(), deadline_ms=deadline_ms, on_response=again)
     harness.transport.events.closed("connection refused")
     for _ in range(2):
         harness.host.advance(130)

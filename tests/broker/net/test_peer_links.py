@@ -68,7 +68,7 @@ class LinkHarness:
             PeerAddress(host, port),
             more.pop("purpose", "test"),
             request,
-            deadline_ms=self.loop.monotonic_ms() + timeout_ms,
+            deadline_ms=self.loop.internode_clock.monotonic_ms() + timeout_ms,
             on_response=send_answer.send_nowait,
             **more,
         )
@@ -494,7 +494,7 @@ async def test_two_nodes_send_requests_to_each_other() -> None:
                     PeerAddress(HOST, port),
                     "test",
                     MetadataRequest(topics=None),
-                    deadline_ms=asking.loop.monotonic_ms() + 10_000,
+                    deadline_ms=asking.loop.internode_clock.monotonic_ms() + 10_000,
                     on_response=send_answer.send_nowait,
                 )
                 serve_metadata = await receive_answer.receive()

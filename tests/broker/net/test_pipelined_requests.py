@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+import pytest
 import trio
 
 from kwire.broker.config import load
@@ -16,6 +18,7 @@ from kwire.broker.net.running_node import RunningNode
 from kwire.broker.net.serve import serve
 from kwire.host.clock import ManualClock
 from kwire.testing.disk import MemoryDisk
+from kwire.wire.batch import batches
 from kwire.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -28,6 +31,7 @@ from kwire.wire.messages.list_offsets import (
 )
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 from tests.broker.api.groups.client import DELAY_MS, join_request
+from tests.broker.api.records.slow_segment import SlowSegment, move_first_segment
 from tests.broker.net.conftest import Client
 from tests.node_harness import FETCH_VERSION, PRODUCE_VERSION, produce_request
 
@@ -39,6 +43,7 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": str(DELAY_MS),
 }
 LONG_MS = 600_000
+NOW_MS = 1_700_000_000_000
 
 Request = tuple[int, Any]
 """Version and request."""
@@ -206,3 +211,28 @@ async def test_invalid_request_behind_delayed_fetches_completes_them() -> None:
         await client.send_invalid()
         assert len(await client.receive(POLL, POLL)) == 2
         assert await client.is_closed()
+
+
+async def test_the_loop_serves_others_while_a_worker_reads_a_remote_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other client is served before the read ends; later requests of the connection wait for it."""
+    was_served = threading.Event()
+    monkeypatch.setattr(SlowSegment, "wait", lambda segment: was_served.wait(10))
+    with trio.fail_after(20):
+        async with (
+            serve(load(None, {}, SETTINGS), clock=ManualClock(), disk=MemoryDisk()) as broker,
+            aclosing(await connect(broker)) as client,
+            aclosing(await connect(broker)) as other,
+        ):
+            await client.request(CREATE, PRODUCE, PRODUCE)
+            log = broker.node.log_manager.get("a", 0)
+            assert log is not None
+            move_first_segment(log, NOW_MS)
+            await client.send(POLL, PRODUCE, LATEST_OFFSET)
+            assert offset((await other.request(LATEST_OFFSET))[0]) == 2
+            was_served.set()
+            poll, produced, latest = await client.receive(POLL, PRODUCE, LATEST_OFFSET)
+            records = poll.responses[0].partitions[0].records
+            assert [header.base_offset for _, header in batches(bytes(records))] == [0, 1]
+            assert (base_offset(produced), offset(latest)) == (2, 3)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kwire.broker.api.request.gate import Gate
 from kwire.broker.api.request.repeated_request import RepeatedRequest
+from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.net import receiver as receiver_module
 from tests.broker.net.conftest import HEADER
 
@@ -40,7 +42,8 @@ async def connect_repeating(harness: ServerHarness, answer: bytes = b"fine") -> 
     assert await client.request(FRAME) == FRAME[1:]
     repeats = Repeats()
     reply = struct.pack(">ii", 4 + len(answer), 7) + answer
-    harness.node.channels[-1].repeated_request = RepeatedRequest(HEADER, FRAME, reply, repeats.is_repeatable)
+    channel, gate = harness.node.channels[-1], Gate(MetadataImage)
+    channel.repeated_request = RepeatedRequest(HEADER, FRAME, reply, repeats.is_repeatable, gate)
     return client, repeats
 
 

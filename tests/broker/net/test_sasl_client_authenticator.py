@@ -49,10 +49,10 @@ class SaslHarness(PeerLinkHarness):
 
         def mechanism_for(to_controller: bool) -> Any:
             self.to_controller_flags.append(to_controller)
-            return make
+            return "", make
 
         self.links = PeerLinks(
-            self.host, self._dial, client_id="me", max_idle_ms=10**7, peer_authentication=mechanism_for
+            self.host, self._dial, client_id="me", max_idle_ms=10**7, peer_security=mechanism_for
         )
 
     @property
@@ -338,9 +338,9 @@ def test_invalid_credentials_fail_the_request_and_leave_no_link(caplog: pytest.L
     def mechanism_for(to_controller: bool) -> Any:
         if fault := faults.pop(0):
             raise ConfigError(fault)
-        return FakeMechanism
+        return "", FakeMechanism
 
-    harness.links = PeerLinks(harness.host, harness._dial, client_id="me", peer_authentication=mechanism_for)
+    harness.links = PeerLinks(harness.host, harness._dial, client_id="me", peer_security=mechanism_for)
     for fault in ("no text", "no text", "no name"):
         harness.request()
         assert harness.take_results() == [f"[::1]:9092: request not sent: {fault}"]

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from kwire.broker.net.send_queue import SMALL_BYTES, TURN_BYTES, WINDOW_BYTES, SendQueue, Sent
+from kwire.broker.net.transport_layer import PlaintextTransportLayer
 from kwire.broker.storage.disk import RealDisk
 from kwire.broker.storage.file_region import CopiedRegion, FileRegion
 from kwire.host.platform.files import NOWAIT
@@ -56,7 +57,7 @@ async def test_regions_between_buffers(harness: ServerHarness, segment: str, con
 async def test_copied_regions_between_buffers(harness: ServerHarness, segment: str, content: bytes) -> None:
     spans = [(0, 1), (5, 70_000), (3, 2 * WINDOW_BYTES), (100, 7)]
     harness.node.regions = [
-        CopiedRegion(region(segment, *span)) if index != 2 else region(segment, *span)
+        CopiedRegion(region(segment, *span).read()) if index != 2 else region(segment, *span)
         for index, span in enumerate(spans)
     ]
     client = await harness.connect()
@@ -160,7 +161,7 @@ def test_partial_sends_of_buffers_and_small_regions(segment: str, content: bytes
     sizes[400] = SMALL_BYTES + 1
     pieces = [region(segment, 7, size) if number % 3 else content[:size] for number, size in enumerate(sizes)]
     expected = b"".join(piece.read() if isinstance(piece, FileRegion) else piece for piece in pieces)
-    queue = SendQueue(left)
+    queue = SendQueue(PlaintextTransportLayer(left))
     queue.extend(pieces, len(expected))
     received = bytearray()
     while (sent := queue.send()) is not Sent.ALL:
@@ -189,7 +190,7 @@ def test_small_cold_region_is_read_by_a_worker(
         return preadv(fd, buffers, position, flags)
 
     monkeypatch.setattr(system_calls, "preadv", cold)
-    queue = SendQueue(left)
+    queue = SendQueue(PlaintextTransportLayer(left))
     queue.extend([b"head", region(segment, 0, 1000), b"tail"], 1008)
     assert queue.send() is Sent.COLD
     work, end = queue.cold_window()
@@ -203,7 +204,7 @@ def test_small_cold_region_is_read_by_a_worker(
 
 def test_small_regions_are_sent_with_adjacent_buffers(segment: str, content: bytes) -> None:
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    queue = SendQueue(left)
+    queue = SendQueue(PlaintextTransportLayer(left))
     queue.extend([b"head", region(segment, 0, 10), b"more", region(segment, 5, 100), b"tail"], 122)
     assert queue.send() is Sent.ALL
     assert right.recv(1000) == b"head" + content[:10] + b"more" + content[5:105] + b"tail"
@@ -215,7 +216,7 @@ def test_bytes_sent_per_turn_are_limited(segment: str, monkeypatch: pytest.Monke
     """A socket that accepts everything would otherwise block the loop for a complete region."""
     left, right = socket_pair()
     monkeypatch.setattr(system_calls, "sendfile", lambda out, fd, position, count: count)
-    queue = SendQueue(left)
+    queue = SendQueue(PlaintextTransportLayer(left))
     queue.extend([region(segment, 0, 9 << 20)], 9 << 20)
     assert queue.send() is Sent.TURN_OVER
     assert queue.size_bytes == (9 << 20) - TURN_BYTES
@@ -239,7 +240,7 @@ def test_residency_check_covers_both_ends_of_a_window(
         return preadv(fd, buffers, position, flags)
 
     monkeypatch.setattr(system_calls, "preadv", partly_cold)
-    queue = SendQueue(left)
+    queue = SendQueue(PlaintextTransportLayer(left))
     queue.extend([region(segment, 500, 2 * WINDOW_BYTES)], 2 * WINDOW_BYTES)
     assert queue.send() is Sent.COLD
     work, end = queue.cold_window()
@@ -259,7 +260,7 @@ def test_file_system_without_nowait_reads_counts_as_resident(
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
     monkeypatch.setattr(system_calls, "preadv", unsupported)
-    queue = SendQueue(left)
+    queue = SendQueue(PlaintextTransportLayer(left))
     queue.extend([region(segment, 0, 100)], 100)
     assert queue.send() is Sent.ALL
     left.close()

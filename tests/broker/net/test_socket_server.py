@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kwire.broker.net import receiver as receiver_module
+from kwire.broker.net.connection import Connection
 from kwire.broker.net.listeners import BindError, bind
 from kwire.broker.net.serve import run_waits
 from kwire.broker.net.socket_server import LOCAL_SEND_BUFFER_BYTES
@@ -195,4 +197,47 @@ async def test_send_buffer_of_a_local_connection_is_limited(
     assert await client.request(b"ehello") == b"hello"
     (connection,) = harness.server.connections.values()
     # Linux doubles the requested size, up to its limit.
-    assert connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * expected
+    with socket.socket(fileno=os.dup(connection.fd)) as sock:
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * expected
+
+
+@pytest.mark.parametrize("method", ["finish_turn", "resume"])
+async def test_exception_of_one_connection_does_not_keep_others_from_sending(
+    harness: ServerHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    """No event would come for the others."""
+    original = getattr(Connection, method)
+
+    def failing(connection: Connection) -> object:
+        if connection.peer[1] == failing_port:
+            raise ValueError("invalid")
+        return original(connection)
+
+    clients = [await harness.connect() for _ in range(3)]
+    for client in clients:
+        assert await client.request(b"e1") == b"1"
+    failing_port = clients[0].stream.socket.getsockname()[1]
+    first, *others = harness.server.connections.values()
+    assert first.peer[1] == failing_port
+    monkeypatch.setattr(Connection, method, failing)
+
+    def end_turn() -> None:
+        harness.node.on_end_turn = lambda: None
+        for connection in (first, *others):
+            if method == "finish_turn":
+                harness.node.complete(str(connection.channel.id))
+            else:
+                connection._waiting = bytearray(b"\0\0\0\2e2")
+                harness.server._again.append(connection)
+
+    if method == "finish_turn":
+        for client, connection in zip(clients, (first, *others), strict=True):
+            await client.send(b"p%d" % connection.channel.id)
+        await harness.node.until(lambda: len(harness.node.delayed) == len(clients))
+    harness.node.on_end_turn = end_turn
+    harness.loop.wake()
+    for client, connection in zip(clients[1:], others, strict=True):
+        expected = b"%d" % connection.channel.id if method == "finish_turn" else b"2"
+        assert await client.receive() == expected
+    assert await clients[0].is_closed()
+    assert f"Closing connection {first}: an unexpected error" in caplog.text

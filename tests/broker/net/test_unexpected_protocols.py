@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kwire.broker.net.unexpected_protocols import (
-    LOG_INTERVAL_MS,
-    MAX_PEERS,
-    UnexpectedProtocol,
-    UnexpectedProtocolLog,
-    unexpected_protocol,
-)
+from kwire.broker.net.peer_log_limit import LOG_INTERVAL_MS
+from kwire.broker.net.unexpected_protocols import UnexpectedProtocol, unexpected_protocol
 from tests.broker.net.test_listeners import HOST, connect, start_broker
 
 if TYPE_CHECKING:
@@ -122,21 +117,3 @@ async def test_every_listener_logs_an_unexpected_protocol(
             if name == "TLS":
                 expected = "SASL_PLAINTEXT" if listener.name == "SASL_PLAINTEXT" else "PLAINTEXT"
                 assert f"Set security.protocol={expected} in" in message
-
-
-def test_each_peer_is_logged_once_per_minute() -> None:
-    log = UnexpectedProtocolLog()
-    logged = [second for second in range(130) if log.should_log("a", "PLAINTEXT", TLS, second * 1_000)]
-    assert logged == [0, 60, 120]
-    assert log.should_log("b", "PLAINTEXT", TLS, 130_000)
-    assert log.should_log("a", "SASL_PLAINTEXT", TLS, 130_000)
-    assert log.should_log("a", "PLAINTEXT", HTTP, 130_000)
-
-
-def test_number_of_remembered_peers_is_limited() -> None:
-    log = UnexpectedProtocolLog()
-    for number in range(MAX_PEERS + 10):
-        assert log.should_log(f"peer {number}", "PLAINTEXT", TLS, number)
-    assert len(log) == MAX_PEERS
-    assert not log.should_log(f"peer {MAX_PEERS}", "PLAINTEXT", TLS, MAX_PEERS + 10)
-    assert log.should_log("peer 0", "PLAINTEXT", TLS, MAX_PEERS + 10), "the oldest peer was forgotten"

@@ -275,12 +275,13 @@ def test_auto_topic_creation_by_a_broker(cluster: VirtualCluster) -> None:
     assert cluster.request("three", 12, request).topics[0].error_code == ErrorCode.NONE
 
 
-def test_broker_of_another_cluster_fails_with_an_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_broker_of_another_cluster_fails_with_an_error() -> None:
     cluster = VirtualCluster(CONTROLLER)
     cluster.add(broker(2, "two"), cluster_id="AAAAAAAAAAAAAAAAAAAAAg")
     cluster.events.advance(1_000)
     assert cluster.stage(2) is LifecycleStage.STARTING
-    assert "cluster" in caplog.text
+    [reason] = cluster.nodes[2].fatal
+    assert "the quorum belongs to another cluster" in reason
 
 
 def test_unsupported_feature_fails_the_registration(caplog: pytest.LogCaptureFixture) -> None:

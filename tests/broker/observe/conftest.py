@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -61,14 +62,23 @@ async def serve_observed(
     *,
     console: bool = False,
     console_writes: bool = False,
+    tls_listener: str = "",
+    client_context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[ObservedNode]:
-    """Run a broker with an HTTP port until the block ends."""
+    """Run a broker with an HTTP port until the block ends. A client of HTTPS needs `client_context`."""
     with TemporaryDirectory(prefix="kwire-") as directory:
         logs = str(Path(directory) / "data")
         config = load(None, {}, {**SETTINGS, "log.dirs": logs, **(settings or {})})
-        port = HttpPort(address, read_socket_settings(config), console=console, console_writes=console_writes)
+        port = HttpPort(
+            address,
+            read_socket_settings(config),
+            console=console,
+            console_writes=console_writes,
+            tls_listener=tls_listener,
+        )
+        verify = True if client_context is None else client_context
         async with (
-            httpx.AsyncClient(base_url=port.url, trust_env=False, timeout=20) as client,
+            httpx.AsyncClient(base_url=port.url, trust_env=False, timeout=20, verify=verify) as client,
             serve(config, background=[port.serve]) as running,
         ):
             yield ObservedNode(running, client)

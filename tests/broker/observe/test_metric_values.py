@@ -124,10 +124,10 @@ def test_bytes_and_requests_of_the_quorum_are_those_on_the_wire() -> None:
     links: Any = node.host.peers
     dial = links.dial
 
-    def recorded(to: Any, link: Any) -> Any:
+    def recorded(to: Any, link: Any, listener: str) -> Any:
         if link.purpose not in (FETCHES, ELECTIONS):
-            return dial(to, link)
-        connection = dial(to, Recorder(link))
+            return dial(to, link, listener)
+        connection = dial(to, Recorder(link), listener)
 
         def send(frame: bytes) -> None:
             sent.append(bytes(frame))

@@ -22,7 +22,7 @@ from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.terms import Terms
 from kwire.broker.raft.voters import KRAFT_VERSIONS, ReplicaKey, Voter, VoterEndpoint, VoterSet
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
-from kwire.host.host import PeerAddress
+from kwire.host.host import InternodeTime, PeerAddress
 from kwire.wire.messages import begin_quorum_epoch as begin
 from kwire.wire.messages import end_quorum_epoch as end
 from kwire.wire.messages import fetch_snapshot, vote
@@ -85,7 +85,7 @@ class RaftHarness:
         for epoch, records in log.items():
             for _ in range(records):
                 self.log.append(Batch(self.log.end_offset, epoch, (), "command"))
-        self.now_ms = 1_000_000
+        self.now_ms = InternodeTime(1_000_000)
         self.is_slow = False
         self.responses: list[Any] = []
         self.executed: list[Output] = []

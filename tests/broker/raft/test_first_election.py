@@ -13,7 +13,7 @@ from kwire.broker.raft.outputs import Reached, Send
 from kwire.broker.raft.quorum_state import QuorumState
 from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.standing import FIRST_ELECTION_SHARE
-from kwire.host.host import PeerUnreachable
+from kwire.host.host import InternodeTime, PeerUnreachable
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchRequest
 from kwire.wire.messages.vote import VoteRequest
@@ -37,18 +37,18 @@ def election_delays_ms(make: Callable[[], RaftHarness]) -> list[int]:
     delays_ms = []
     harness = make()
     for seed in range(50):
+        now_ms = InternodeTime(0)
         machine = Machine(
-            harness.terms, harness.log, random.Random(seed), remembered=harness.remembered, now_ms=0
+            harness.terms, harness.log, random.Random(seed), remembered=harness.remembered, now_ms=now_ms
         )
-        machine.start(0)
-        now_ms = 0
+        machine.start(now_ms)
         while machine.role is not QuorumRole.PROSPECTIVE:
             assert machine.due_ms is not None
             now_ms = max(now_ms, machine.due_ms)
             for send in machine.tick(now_ms):
                 if isinstance(send, Send) and isinstance(send.request, FetchRequest):
                     machine.handle_response(send.number, REFUSED, now_ms)
-        delays_ms.append(now_ms)
+        delays_ms.append(int(now_ms))
     return delays_ms
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from kwire.broker.metadata.image import PartitionImage
 from kwire.broker.replication.remote_replicas import RemoteReplicas
+from kwire.host.host import InternodeTime
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.errors import ErrorCode
 from kwire.wire.primitives import Uuid
@@ -27,7 +28,7 @@ class RemoteReplicasHarness:
         self.update(image, end_offset)
 
     def update(self, image: PartitionImage, end_offset: int = 0) -> None:
-        self.remote.update(image, end_offset, self.host.monotonic_ms())
+        self.remote.update(image, end_offset, self.host.internode_clock.monotonic_ms())
 
     def fetch_from(self, broker_id: int, offset: int, end_offset: int, *, epoch: int | None = None) -> None:
         self.remote.followers[broker_id].record_fetch(
@@ -35,7 +36,7 @@ class RemoteReplicasHarness:
             log_start_offset=0,
             broker_epoch=10 * broker_id if epoch is None else epoch,
             leader_end_offset=end_offset,
-            now_ms=self.host.monotonic_ms(),
+            now_ms=self.host.internode_clock.monotonic_ms(),
             session_partition=None,
         )
 
@@ -49,7 +50,9 @@ class RemoteReplicasHarness:
         return None if pending is None else pending.isr
 
     def shrunk_isr(self, end_offset: int) -> tuple[int, ...] | None:
-        pending = self.remote.prepare_shrink(TOPIC_PARTITION, end_offset, self.host.monotonic_ms())
+        pending = self.remote.prepare_shrink(
+            TOPIC_PARTITION, end_offset, self.host.internode_clock.monotonic_ms()
+        )
         return None if pending is None else pending.isr
 
 
@@ -276,7 +279,7 @@ def test_ineligible_replica_may_request_to_join_at_its_next_fetch() -> None:
     """
 
     class Seen:
-        fetched_ms = 0
+        fetched_ms = InternodeTime(0)
         wakes: ClassVar[list[bool]] = []
 
         def changed(self, *, wake: bool) -> None:

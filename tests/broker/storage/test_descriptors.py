@@ -121,16 +121,15 @@ def test_worker_uses_a_spare_descriptor(
 
 def test_worker_waits_for_a_descriptor(disk: RealDisk, paths: list[str]) -> None:
     with no_free_descriptors() as hog:
-        disk.descriptors.close()  # as if another thread had taken the spare descriptors
-        disk.descriptors._is_closed = False
-        hog.take_all()
         for _ in range(10):  # a thread of another test may have freed a descriptor
+            disk.descriptors.close()  # as if another thread had taken the spare descriptors
+            disk.descriptors._is_closed = False
+            hog.take_all()
             thread = threading.Thread(target=lambda: disk.write(paths[0], b"new", sync=True), daemon=True)
             thread.start()
             thread.join(0.2)
             if thread.is_alive():
                 break
-            hog.take_all()
         assert thread.is_alive()
         hog.free(1)
         thread.join(SECONDS)

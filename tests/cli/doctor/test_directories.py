@@ -73,7 +73,28 @@ def test_corrupt_checkpoint_is_a_problem(tmp_path: Path) -> None:
 def test_missing_write_permission_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The tests may run as root, which can write everywhere.
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
-    assert "cannot write" in _problems(_findings_of(tmp_path))[0].message
+    findings = _findings_of(tmp_path)
+    found = _problems(findings)[0]
+    assert "cannot write" in found.message
+    assert "chown" in (found.fix or "")
+    assert not any("the first start" in one.message for one in findings)
+
+
+def test_read_only_file_system_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    real, flags = os.statvfs, {"f_flag": os.ST_RDONLY}
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(**flags, f_frsize=real(path).f_frsize))
+    assert "not read-only" in (_problems(_findings_of(tmp_path))[0].fix or "")
+
+
+def test_directory_in_which_no_file_can_be_created_is_one_problem() -> None:
+    """Even root cannot create files in /sys, although the system says that root may."""
+    if not Path("/sys/kernel").exists():
+        pytest.skip("this system has no /sys")
+    found = _findings_of(Path("/sys/kernel/data"))
+    (only,) = _problems(found)
+    assert "choose another directory" in (only.fix or "") or os.geteuid() != 0
+    assert not any("the first start" in one.message for one in found)
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,11 @@ def test_plain_passwords_in_clear_text_are_reported() -> None:
     settings = sasl_settings('username="me" password="mine" user_me="mine"', host="")
     findings = [finding.message for finding in configuration_findings(load(None, {}, settings))]
     assert "SASL_PLAINTEXT sends passwords in clear text (PLAIN), and listens on other interfaces" in findings
+    over_tls = settings | {"listener.security.protocol.map": "SASL_PLAINTEXT:SASL_SSL"}
+    del over_tls["security.inter.broker.protocol"]
+    over_tls["inter.broker.listener.name"] = "SASL_PLAINTEXT"
+    findings = [finding.message for finding in configuration_findings(load(None, {}, over_tls))]
+    assert not any("clear text" in text for text in findings)
 
 
 @pytest.mark.parametrize(

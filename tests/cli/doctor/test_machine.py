@@ -36,7 +36,7 @@ def test_good_machine_has_no_findings() -> None:
         ({"cores": 1}, WARNING, "use two"),
         ({"is_clock_synchronized": False}, WARNING, "run chrony"),
         ({"max_backlog": 10}, WARNING, "net.core.somaxconn=50"),
-        ({"record_validation": "Python"}, WARNING, "install a C compiler"),
+        ({"record_validation": "Python"}, WARNING, "install the wheel for this system"),
         ({"has_re2": False}, WARNING, "pip install 'kwire[regex]'"),
     ],
 )

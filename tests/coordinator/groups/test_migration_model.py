@@ -253,7 +253,7 @@ class MigrationModel(RuleBasedStateMachine):
         If a group is downgraded and at once upgraded again, its classic members keep using the partitions of
         an old generation, whose commits are refused. Apache Kafka does the same.
         """
-        machine = self.harness.service._runtime.shard_for(GROUP).machine
+        machine = self.harness.service.shard_for(GROUP).machine
         consumer, classic = machine.consumer.groups.get(GROUP), machine.classic.groups.get(GROUP)
         assert consumer is None or classic is None
         generations: dict[str, int] = {}

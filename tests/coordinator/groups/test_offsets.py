@@ -215,12 +215,8 @@ def test_offset_with_a_pending_transactional_offset_does_not_expire(harness: Coo
     harness.commit(1, retention_ms=CHECK_MS, version=4)
     harness.commit(1, partition=1, retention_ms=CHECK_MS, version=4)
     commits = [PartitionCommit("t", 0, 2, -1, "")]
-    harness.service.commit_transactional_offsets(
-        OffsetCommit("g", -1, "", None, commits, None, 0), (7, 0), Reply()
-    )
-    harness.service.commit_transactional_offsets(
-        OffsetCommit("new", -1, "", None, commits, None, 0), (7, 0), Reply()
-    )
+    harness.service.commit_offsets(OffsetCommit("g", -1, "", None, commits, None, 0), Reply(), (7, 0))
+    harness.service.commit_offsets(OffsetCommit("new", -1, "", None, commits, None, 0), Reply(), (7, 0))
     harness.advance(3 * CHECK_MS)
     assert harness.offsets() == {("t", 0): 1}
     assert [harness.state(group) for group in ("g", "new")] == ["Empty", "Empty"]
@@ -248,7 +244,7 @@ def commit_in_transaction(
 ) -> None:
     reply = Reply()
     commit = OffsetCommit(group, -1, "", None, commits, None, 0)
-    harness.service.commit_transactional_offsets(commit, (producer_id, 0), reply)
+    harness.service.commit_offsets(commit, reply, (producer_id, 0))
     harness.host.run_pending()
     assert reply.value == ErrorCode.NONE
 

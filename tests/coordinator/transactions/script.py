@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kwire.coordinator.transactions.service import stored_records
-from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
+from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch, TransactionStateMachine
 from kwire.coordinator.transactions.transaction_metadata import TransactionState
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.primitives import TopicPartition
@@ -162,7 +161,7 @@ class Script:
 
     def _records(self) -> Iterator[str]:
         for data in self.harness.state_log[self._shown :]:
-            for key, value in stored_records(memoryview(data)):
+            for key, value, _ in TransactionStateMachine.decode_batch(memoryview(data)):
                 assert isinstance(key, TransactionLogKey)
                 assert isinstance(value, TransactionLogValue)
                 partitions = " ".join(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from kwire.broker.config import BrokerConfig
 from kwire.coordinator.transactions.service import TransactionCoordinatorService
 from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch, TransactionMarker
 from kwire.coordinator.transactions.transaction_metadata import (
@@ -47,9 +48,16 @@ class BrokerPorts:
     next_id: int = 100
     has_no_ids: bool = False
 
-    def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> None:
+    def append(self, index: int, data: bytearray, on_committed: Callable[[ApiError | None], None]) -> int:
         self.log.append(data)
         self.host.call_soon(lambda: on_committed(None))
+        return len(self.log) - 1
+
+    def log_end_offset(self, index: int) -> int:
+        raise AssertionError("transaction records are not batched")
+
+    def delete_records_before(self, index: int, offset: int) -> None:
+        raise AssertionError("transactions need all records")
 
     def max_batch_bytes(self, index: int) -> int:
         raise AssertionError("transaction records are not batched")
@@ -112,7 +120,7 @@ class CoordinatorScript:
 
     def start(self) -> None:
         """Start a coordinator from the log."""
-        self.service = TransactionCoordinatorService(Config(), self.host, self.broker)
+        self.service = TransactionCoordinatorService(cast("BrokerConfig", Config()), self.host, self.broker)
         self.service.elected(0, 5)
         self.host.run_pending()
 
@@ -364,7 +372,7 @@ def test_unused_transactional_id_expires() -> None:
 def test_exhausted_epochs_give_a_new_producer_id() -> None:
     script = CoordinatorScript()
     producer = script.init()
-    machine = next(iter(script.service._runtime.active_shards())).machine
+    machine = next(iter(script.service.active_shards())).machine
     machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=LAST_CLIENT_EPOCH)
     last = ProducerIdAndEpoch(producer.producer_id, LAST_CLIENT_EPOCH)
     assert script.add(last, A, version=2) == "NONE"
@@ -403,7 +411,7 @@ def test_missing_producer_ids_return_load_in_progress() -> None:
 
 def with_epoch(script: CoordinatorScript, epoch: int) -> ProducerIdAndEpoch:
     """Set the epoch of the producer of `t` and return the producer."""
-    machine = next(iter(script.service._runtime.active_shards())).machine
+    machine = next(iter(script.service.active_shards())).machine
     found = machine.transactions["t"] = machine.transactions["t"]._replace(producer_epoch=epoch)
     return ProducerIdAndEpoch(found.producer_id, epoch)
 

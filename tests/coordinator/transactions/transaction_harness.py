@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from kwire.broker.api.transactions.verification import verify_transaction
+from kwire.broker.config import BrokerConfig
 from kwire.broker.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from kwire.broker.node.node import Node
 from kwire.broker.node.transaction_ports import NodeTransactionPorts
@@ -84,10 +85,17 @@ class _FakeTransactionPorts:
     def __init__(self, harness: TransactionHarness) -> None:
         self._harness = harness
 
-    def append(self, index: int, data: bytearray, on_committed: CommitCallback) -> None:
+    def append(self, index: int, data: bytearray, on_committed: CommitCallback) -> int:
         if self._harness.refuse is not None:
             raise ApiError(self._harness.refuse)
         self._harness.appends.append((bytes(data), on_committed))
+        return len(self._harness.state_log)
+
+    def log_end_offset(self, index: int) -> int:
+        raise AssertionError("transaction records are not batched")
+
+    def delete_records_before(self, index: int, offset: int) -> None:
+        raise AssertionError("transactions need all records")
 
     def max_batch_bytes(self, index: int) -> int:
         raise AssertionError("transaction records are not batched")
@@ -159,7 +167,9 @@ class TransactionHarness:
         }
         for partition in self.partitions.values():
             partition.log.high_watermark = partition.log.log_end_offset
-        self.service = TransactionCoordinatorService(Config(), self.host, _FakeTransactionPorts(self))
+        self.service = TransactionCoordinatorService(
+            cast("BrokerConfig", Config()), self.host, _FakeTransactionPorts(self)
+        )
         self._node = cast(
             Node,
             SimpleNamespace(
@@ -174,8 +184,8 @@ class TransactionHarness:
                 groups=None,
             ),
         )
-        ports = NodeTransactionPorts(self._node)
-        self._node.add_or_verify_partition = ports.add_or_verify_partition
+        node_ports = NodeTransactionPorts(self._node)
+        self._node.add_or_verify_partition = node_ports.add_or_verify_partition
         self.service.elected(0, self.life)
         self.host.run_pending()
 

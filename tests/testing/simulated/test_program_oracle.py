@@ -36,7 +36,7 @@ def batch(*values: bytes, base_offset: int = 0, sequence: int = -1) -> bytearray
 
 
 def new_oracle() -> ProgramOracle:
-    return ProgramOracle(lambda place, address: None)
+    return ProgramOracle()
 
 
 def commit(oracle: ProgramOracle, content: bytearray) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import DELAYED, Delayed
+from kwire.broker.api.request.commands import submit
+from kwire.broker.api.request.context import Delayed
 from kwire.broker.controller.commands import Fault, FeatureUpdate, UnregisterBroker, UpdateFeatures
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
@@ -37,22 +38,20 @@ def update_features(
 ) -> Delayed:
     """Update all requested features or none. As in Apache Kafka, v0 of the request allows no downgrade."""
 
-    def done(reply: Fault | ApiError | None) -> None:
+    def respond(fault: Fault | None) -> UpdateFeaturesResponse:
         response = UpdateFeaturesResponse(error_message=None, results=[])
-        if isinstance(reply, ApiError):
-            response.error_code, response.error_message = reply.code, reply.message
-        elif reply is not None:
-            response.error_code = reply.code
+        if fault is not None:
+            response.error_code = fault.code
             response.error_message = (
                 "The update failed for all features since the following feature had an error: "
-                f"{reply.message}"
+                f"{fault.message}"
             )
         elif context.api_version <= LAST_WITH_RESULTS:
             response.results = [
                 UpdatableFeatureResult(feature=update.feature, error_message="NONE")
                 for update in request.feature_updates
             ]
-        context.complete(response)
+        return response
 
     # If a feature occurs several times, its last update wins.
     updates = {
@@ -60,8 +59,7 @@ def update_features(
         for update in request.feature_updates
     }
     command = UpdateFeatures(updates, request.validate_only, node.quorum.kraft_version)
-    node.own_controller.submit(command, done)
-    return DELAYED
+    return submit(node, context, command, respond)
 
 
 def check_not_this_broker(
@@ -81,15 +79,8 @@ def unregister_broker(
     """
     if request.broker_id in node.image.brokers:
         _check_not_this_broker(node, request)
-
-    def done(reply: ApiError | None) -> None:
-        response = UnregisterBrokerResponse()
-        if reply is not None:
-            response.error_code, response.error_message = reply.code, reply.message
-        context.complete(response)
-
-    node.own_controller.submit(UnregisterBroker(request.broker_id), done)
-    return DELAYED
+    command = UnregisterBroker(request.broker_id)
+    return submit(node, context, command, lambda _: UnregisterBrokerResponse())
 
 
 def _check_not_this_broker(node: ClusterView, request: UnregisterBrokerRequest) -> None:

@@ -47,7 +47,7 @@ def api_versions(node: NodeRole, context: RequestContext, request: ApiVersionsRe
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=key, min_version=low, max_version=high)
-            for key, (low, high) in _offered(node, context.channel.role).items()
+            for key, (low, high) in _offered(node, context.role).items()
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)

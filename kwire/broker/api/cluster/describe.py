@@ -9,6 +9,7 @@ from kwire.broker.api.request.context import RequestContext
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.api.topics.metadata import NO_CONTROLLER, controller_id
 from kwire.broker.metadata.records import CONTROLLER_REGISTRATION_LEVEL
+from kwire.broker.security.authorizer import Operation
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -31,9 +32,12 @@ def describe_cluster(
 ) -> DescribeClusterResponse:
     """Return the brokers, or the controllers if the request came to a controller listener.
 
-    Raises ApiError UNSUPPORTED_VERSION for controllers if the metadata version is too old.
+    Raises ApiError UNSUPPORTED_VERSION for controllers if the metadata version is too old, and an error if
+    the request is for the endpoints of another type.
     """
-    own = CONTROLLERS if context.channel.role is ListenerRole.CONTROLLER else BROKERS
+    own = CONTROLLERS if context.role is ListenerRole.CONTROLLER else BROKERS
+    if own == CONTROLLERS:
+        node.gate.require(context, Operation.ALTER)
     if own == CONTROLLERS and node.image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, TOO_EARLY)
     requested = request.endpoint_type
@@ -48,7 +52,7 @@ def describe_cluster(
             code, text = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {requested}"
         if context.api_version < FIRST_WITH_ENDPOINTS:
             code = ErrorCode.INVALID_REQUEST
-        return DescribeClusterResponse(error_code=code, error_message=text)
+        raise ApiError(code, text)
     if own == CONTROLLERS:
         nodes, controller = _controllers(node, context.listener), node.quorum.leader_id
     else:

@@ -6,18 +6,19 @@ Reassignments: KIP-455, KIP-860.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import DELAYED, Delayed
+from kwire.broker.api.request.commands import submit
+from kwire.broker.api.request.context import Delayed
+from kwire.broker.api.request.error_responses import with_results
 from kwire.broker.controller.commands import AlterPartitionReassignments, Election, ElectLeaders, Fault
 from kwire.broker.controller.partition_change_builder import find_partition, is_reassigning
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ReassignablePartitionResponse,
-    ReassignableTopicResponse,
 )
 from kwire.wire.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -54,16 +55,12 @@ def elect_leaders(
         text = f"Unknown election type {request.election_type}"
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
 
-    def done(reply: list[ReplicaElectionResult] | ApiError) -> None:
-        if isinstance(reply, ApiError):
-            context.refuse(reply)
-        else:
-            context.complete(ElectLeadersResponse(replica_election_results=reply))
+    def respond(results: list[ReplicaElectionResult]) -> ElectLeadersResponse:
+        return ElectLeadersResponse(replica_election_results=results)
 
     topics = request.topic_partitions
     requested = None if topics is None else [(topic.topic, topic.partitions) for topic in topics]
-    node.own_controller.submit(ElectLeaders(election, requested), done)
-    return DELAYED
+    return submit(node, context, ElectLeaders(election, requested), respond)
 
 
 def alter_partition_reassignments(
@@ -83,41 +80,14 @@ def alter_partition_reassignments(
     if request.timeout_ms <= 0:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
-    def done(reply: list[Fault | None] | ApiError) -> None:
-        if isinstance(reply, ApiError):
-            context.refuse(reply)
-            return
-        response = _response(request, reply)
-        response.allow_replication_factor_change = request.allow_replication_factor_change
-        context.complete(response)
+    def respond(faults: list[Fault | None]) -> AlterPartitionReassignmentsResponse:
+        response = AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
+        )
+        return with_results(ApiKey.ALTER_PARTITION_REASSIGNMENTS, response, request, faults)
 
-    node.own_controller.submit(
-        AlterPartitionReassignments(requested, request.allow_replication_factor_change), done
-    )
-    return DELAYED
-
-
-def _response(
-    request: AlterPartitionReassignmentsRequest, outcomes: Sequence[Fault | None]
-) -> AlterPartitionReassignmentsResponse:
-    left = iter(outcomes)
-    return AlterPartitionReassignmentsResponse(
-        error_message=None,
-        responses=[
-            ReassignableTopicResponse(
-                name=topic.name,
-                partitions=[
-                    ReassignablePartitionResponse(
-                        partition_index=partition.partition_index,
-                        error_code=ErrorCode.NONE if fault is None else fault.code,
-                        error_message=None if fault is None else fault.message,
-                    )
-                    for partition, fault in zip(topic.partitions, left, strict=False)
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
+    command = AlterPartitionReassignments(requested, request.allow_replication_factor_change)
+    return submit(node, context, command, respond)
 
 
 def list_partition_reassignments(

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kwire.broker.api.configs.checks import ALTERABLE, faults
 from kwire.broker.api.configs.loggers import alter_loggers
-from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.api.request.commands import submit
+from kwire.broker.api.request.context import Delayed, RequestContext
+from kwire.broker.api.request.error_responses import NO_FAULT, ItemResults, with_results
 from kwire.broker.api.request.forwarding import Forward, PartialRequest
 from kwire.broker.controller.commands import (
     AlterOperation,
@@ -25,10 +27,13 @@ from kwire.broker.controller.commands import (
     ResourceChange,
 )
 from kwire.broker.controller.config_rules import BrokerConfigRules
-from kwire.broker.metadata.image import RESOURCE_BROKER_LOGGER
-from kwire.wire.errors import ApiError, ErrorCode
+from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER
+from kwire.broker.security.authorizer import Operation
+from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kwire.wire.messages import alter_configs as legacy
 from kwire.wire.messages import incremental_alter_configs as incremental
+from kwire.wire.registry import API_VERSIONS
+from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import (
@@ -39,13 +44,13 @@ if TYPE_CHECKING:
     )
 
 Request = incremental.IncrementalAlterConfigsRequest | legacy.AlterConfigsRequest
-Response = incremental.IncrementalAlterConfigsResponse | legacy.AlterConfigsResponse
+OWN_TYPES = RESOURCE_BROKER, RESOURCE_BROKER_LOGGER
 DUPLICATE_RESOURCE = Fault(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
 
 
 def alter_configs(
     node: BrokerRole, context: RequestContext, request: Request, forward: Forward
-) -> Response | Delayed:
+) -> Message | Delayed:
     """Alter configurations on a broker. Return one result per resource.
 
     Forward the resources that this broker neither rejects nor alters.
@@ -53,26 +58,28 @@ def alter_configs(
     changes = _changes(request)
     rules = BrokerConfigRules(node.config)
     found = faults(changes, node.image, rules, node.node_id, incremental=_is_incremental(request))
-    own: dict[int, Fault | None] = {at: fault for at, fault in enumerate(found) if fault is not None}
-    for at, change in enumerate(changes):
-        if at not in own and change.resource_type == RESOURCE_BROKER_LOGGER:
-            own[at] = _alter_loggers(node, change, request)
-    left = [at for at in range(len(changes)) if at not in own]
-    if not left:
-        return _response(request, [own[at] for at in range(len(changes))])
-    if not own:
-        return forward(context, request)
-    rest = type(request)(validate_only=request.validate_only)
-    rest.resources = [request.resources[at] for at in left]  # type: ignore[assignment]
+    results = ItemResults(context.header.api_key, context.api_version)
+    for at, (change, fault) in enumerate(zip(changes, found, strict=True)):
+        if fault is None and change.resource_type in OWN_TYPES:
+            fault = _authorization_fault(node, context)  # the controller authorizes all other changes
+        if fault is None and change.resource_type == RESOURCE_BROKER_LOGGER:
+            fault = _alter_loggers(node, change, request) or NO_FAULT
+        if fault is not None:
+            results.add(at, request.resources[at], fault)
+    rest = results.rest_of(request)
+    if not rest.resources:
+        response = _response(context, rest, [])
+        results.add_to(response)
+        return response
+    return forward(PartialRequest(context, rest, results), rest)
 
-    def on_response(response: Response) -> None:
-        results = {(one.resource_type, one.resource_name): one for one in response.responses}
-        for at in left:
-            one = results[changes[at].resource_type, changes[at].resource_name]
-            own[at] = Fault(ErrorCode(one.error_code), one.error_message) if one.error_code else None
-        context.complete(_response(request, [own[at] for at in range(len(changes))]))
 
-    return forward(PartialRequest(context, rest, on_response), rest)
+def _authorization_fault(node: BrokerRole, context: RequestContext) -> Fault | None:
+    try:
+        node.gate.require(context, Operation.ALTER_CONFIGS)
+    except ApiError as error:
+        return Fault(error.code, DEFAULT_MESSAGES[error.code])
+    return None
 
 
 def alter_configs_on_controller(
@@ -102,17 +109,13 @@ def alter_configs_on_controller(
         if outcomes[at] is None and change.resource_type != RESOURCE_BROKER_LOGGER
     ]
 
-    def done(reply: list[Fault | None] | ApiError) -> None:
-        if isinstance(reply, ApiError):
-            context.refuse(reply)
-            return
-        for at, fault in zip(left, reply, strict=True):
+    def respond(faults: list[Fault | None]) -> Message:
+        for at, fault in zip(left, faults, strict=True):
             outcomes[at] = fault
-        context.complete(_response(request, outcomes))
+        return _response(context, request, outcomes)
 
     command = IncrementalAlterConfigs if _is_incremental(request) else LegacyAlterConfigs
-    node.own_controller.submit(command([changes[at] for at in left], request.validate_only), done)
-    return DELAYED
+    return submit(node, context, command([changes[at] for at in left], request.validate_only), respond)
 
 
 def _is_incremental(request: Request) -> bool:
@@ -152,17 +155,8 @@ def _alter_loggers(node: ClusterView, change: ResourceChange, request: Request) 
     )
 
 
-def _response(request: Request, outcomes: Sequence[Fault | None]) -> Response:
-    messages: Any = incremental if _is_incremental(request) else legacy
-    entries = [
-        messages.AlterConfigsResourceResponse(
-            error_code=ErrorCode.NONE if fault is None else fault.code,
-            error_message=None if fault is None else fault.message,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
-        for resource, fault in zip(list[Any](request.resources), outcomes, strict=True)
-    ]
-    if _is_incremental(request):
-        return incremental.IncrementalAlterConfigsResponse(responses=entries)
-    return legacy.AlterConfigsResponse(responses=entries)
+def _response(
+    context: ControllerRequestContext, request: Request, outcomes: Sequence[Fault | None]
+) -> Message:
+    api_key = context.header.api_key
+    return with_results(api_key, API_VERSIONS[api_key].response_class(), request, outcomes)

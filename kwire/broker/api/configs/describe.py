@@ -160,13 +160,13 @@ def list_config_resources(
 ) -> ListConfigResourcesResponse:
     """Return the resources of the requested types. An empty list means all types.
 
-    Returns UNSUPPORTED_VERSION if a type is unknown.
+    Raises ApiError UNSUPPORTED_VERSION if a type is unknown.
     """
     wanted = set(request.resource_types) or set(NAMES)
     if context.api_version < FIRST_WITH_TYPES:
         wanted = {RESOURCE_CLIENT_METRICS}
     if not wanted <= set(NAMES):
-        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     return ListConfigResourcesResponse(
         config_resources=[
             ConfigResource(resource_name=name, resource_type=kind)

@@ -16,6 +16,7 @@ from kwire.broker.api.dispatch.handlers import (
     import_handler,
 )
 from kwire.broker.api.request.context import DELAYED, Channel, Delayed, RequestContext
+from kwire.broker.api.request.forwarding import PartialRequest
 from kwire.broker.api.request.repeated_request import MAX_REPEATED_BYTES, RepeatedRequest
 from kwire.broker.api.request.slices import (
     LARGE_PRODUCE_BYTES,
@@ -24,7 +25,7 @@ from kwire.broker.api.request.slices import (
     Steps,
     complete_in_slices,
 )
-from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, SupportedApi, apis_for
+from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, apis_for
 from kwire.broker.api.request.unexpected_error import unexpected_error
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, WireError
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from kwire.broker.api.request.ports import ControllerRequestContext, NodeRole
 
 Handler = Callable[["NodeRole", RequestContext, Any], Message | Delayed]
-Routes = tuple[dict[int, SupportedApi], dict[int, Handler]]
-"""The APIs of a listener role by API key, and the handlers that were imported so far, by API key."""
+Routes = tuple[dict[int, range], dict[int, Handler]]
+"""The accepted versions of a listener role, and the handlers that were imported so far, by API key."""
 
 _CONTROLLER = ListenerRole.CONTROLLER
 _PRODUCE, _FETCH = ApiKey.PRODUCE, ApiKey.FETCH
@@ -53,8 +54,9 @@ class Dispatcher:
 
     def __init__(self, node: NodeRole) -> None:
         self._node = node
-        self._as_broker: Routes = apis_for(ListenerRole.BROKER), {}
-        self._as_controller: Routes = apis_for(ListenerRole.CONTROLLER), {}
+        self._gate = node.gate
+        self._as_broker: Routes = _accepted_versions(ListenerRole.BROKER), {}
+        self._as_controller: Routes = _accepted_versions(ListenerRole.CONTROLLER), {}
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
         """Return whether a frame must wait for the responses to earlier requests of its connection.
@@ -102,16 +104,13 @@ class Dispatcher:
                 channel.repeated_request = None
         header, position = decode_request_header(frame)
         role = channel.role
-        apis, handlers = self._as_controller if role is _CONTROLLER else self._as_broker
-        served = apis.get(header.api_key)
-        if served is None:
+        accepted, handlers = self._as_controller if role is _CONTROLLER else self._as_broker
+        versions = accepted.get(header.api_key)
+        if versions is None:
             raise WireError(f"{header} is not served by a {role.value}")
-        version = header.api_version
-        if not served.min_version <= version <= served.max_version or version < served.rejected_below:
+        if header.api_version not in versions:
             if header.api_key != ApiKey.API_VERSIONS:
-                raise WireError(
-                    f"{header} is not served, only versions {served.min_accepted} to {served.max_version}"
-                )
+                raise WireError(f"{header} is not served, only versions {versions[0]} to {versions[-1]}")
             with self._node.quorum.log.disk.lent():
                 from kwire.broker.api.cluster.api_versions import complete_unsupported
             channel.fetches.complete_all()
@@ -153,7 +152,7 @@ class Dispatcher:
         ):
             (piece,) = context.reply
             assert isinstance(piece, bytearray)
-            channel.repeated_request = RepeatedRequest(header, frame, piece, context.fast_path)
+            channel.repeated_request = RepeatedRequest(header, frame, piece, context.fast_path, self._gate)
 
     def _start_queued_fetch(
         self, handler: Handler, context: RequestContext, frame: memoryview, position: int, may_wait: bool
@@ -174,6 +173,8 @@ class Dispatcher:
             context.request = request
             if context.header.api_key == _FETCH and (not may_wait or self._node.stopping):
                 request.max_wait_ms = min(request.max_wait_ms, 0)
+            if self._gate.authorizer is not None:
+                request = self._admitted(context, request)
             reply = handler(self._node, context, request)
             return (yield from reply.steps) if isinstance(reply, InSlices) else reply
 
@@ -210,6 +211,8 @@ class Dispatcher:
     def _reply(self, handler: Handler, context: RequestContext, request: Message) -> Message | Delayed:
         """Return the handler's reply, or an error response if the handler fails."""
         try:
+            if self._gate.authorizer is not None:
+                request = self._admitted(context, request)
             return handler(self._node, context, request)
         except ApiError as error:
             return context.error_response(error)
@@ -217,6 +220,12 @@ class Dispatcher:
             raise
         except Exception as error:
             return unexpected_error(self._node.host, context, error, request)
+
+    def _admitted(self, context: RequestContext, request: Message) -> Message:
+        """Return the allowed part of a request, unless the controller authorizes it. Raises ApiError."""
+        if context.role in SUPPORTED_APIS[context.header.api_key].handled_by.value.roles:
+            request, context.results = self._gate.admit(context, request)
+        return request
 
     def _handler(self, api_key: int, role: ListenerRole) -> Handler:
         """Return the function for an API on a listener of this role: its handler or a forwarding function."""
@@ -243,13 +252,22 @@ class Dispatcher:
 
     def _handle_as_controller(self, context: ControllerRequestContext, request: Any) -> None:
         """Handle a forwarded request, because the active controller is on this node."""
+        admitted = context
         try:
-            reply = import_handler(HANDLERS[context.header.api_key])(self._node, context, request)
+            if self._gate.authorizer is not None:
+                request, results = self._gate.admit(context, request)
+                if results is not None:
+                    admitted = PartialRequest(context, request, results)
+            reply = import_handler(HANDLERS[context.header.api_key])(self._node, admitted, request)
         except ApiError as error:
             context.refuse(error)
         else:
             if not isinstance(reply, Delayed):
-                context.complete(reply)
+                admitted.complete(reply)
+
+
+def _accepted_versions(role: ListenerRole) -> dict[int, range]:
+    return {api_key: api.accepted_versions for api_key, api in apis_for(role).items()}
 
 
 def _before_later_requests(channel: Channel, steps: Steps) -> Steps:

@@ -8,11 +8,14 @@ also gets an error (KIP-1043). ConsumerGroupDescribe returns epochs, assignor an
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.groups.membership import consumer_groups_enabled
 from kwire.broker.api.request.authorized_operations import GROUP_OPERATIONS
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.security.authorizer import Operation, ResourceType
+from kwire.coordinator.groups.registry import CLASSIC, CONSUMER
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -29,14 +32,18 @@ if TYPE_CHECKING:
     from kwire.broker.api.request.ports import BrokerRole
 
 FIRST_VERSION_WITH_NOT_FOUND = 6
+HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
-def list_groups(node: BrokerRole, _context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+def list_groups(node: BrokerRole, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """Return the groups that match the filters for states and types. An empty filter matches every group."""
-    try:
-        groups = node.groups.list_groups(request.states_filter, request.types_filter)
-    except ApiError as error:
-        return ListGroupsResponse(error_code=error.code, groups=[])
+    groups = node.groups.list_groups(request.states_filter, request.types_filter)
+    if not node.gate.allows(context, Operation.DESCRIBE):
+        groups = [
+            group
+            for group in groups
+            if node.gate.allows(context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
+        ]
     return ListGroupsResponse(groups=groups)
 
 
@@ -54,7 +61,7 @@ def describe_groups(
 
 def _described(node: BrokerRole, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
-        return node.groups.describe(group_id)
+        return node.groups.describe(CLASSIC, group_id)
     except ApiError as error:
         if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             return DescribedGroup(group_id=group_id, error_code=error.code, members=[])
@@ -70,21 +77,27 @@ def consumer_group_describe(
 ) -> ConsumerGroupDescribeResponse | Delayed:
     """Return, for each group, its description or an error.
 
-    The response is sent after the described state of all groups is committed.
+    The response is sent after the described state of all groups is committed. Raises ApiError
+    UNSUPPORTED_VERSION if the consumer group protocol is disabled.
     """
     if not consumer_groups_enabled(node):
-        return ConsumerGroupDescribeResponse(
-            groups=[
-                DescribedConsumerGroup(group_id=group_id, error_code=ErrorCode.UNSUPPORTED_VERSION)
-                for group_id in request.group_ids
-            ]
-        )
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     group_ids = request.group_ids
     if not group_ids:
         return ConsumerGroupDescribeResponse()
     found: dict[int, DescribedConsumerGroup] = {}
 
     def described(at: int, group: DescribedConsumerGroup) -> None:
+        assignments = (
+            *(one.assignment for one in group.members),
+            *(one.target_assignment for one in group.members),
+        )
+        topics = {topic.topic_name for assignment in assignments for topic in assignment.topic_partitions}
+        if not all(
+            node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name) for name in topics
+        ):
+            group.error_code, group.error_message = ErrorCode.TOPIC_AUTHORIZATION_FAILED, HIDDEN_TOPICS
+            group.members = []
         if request.include_authorized_operations and not group.error_code:
             group.authorized_operations = GROUP_OPERATIONS
         found[at] = group
@@ -94,7 +107,7 @@ def consumer_group_describe(
             )
 
     for at, group_id in enumerate(group_ids):
-        node.groups.describe_consumer_group(group_id, lambda group, at=at: described(at, group))  # type: ignore[misc]
+        node.groups.describe_committed(CONSUMER, group_id, partial(described, at))
     return DELAYED
 
 

@@ -7,9 +7,11 @@ Until that topic exists, the response is COORDINATOR_NOT_AVAILABLE, on which cli
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import RequestContext
+from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kwire.wire.messages.find_coordinator import (
     GROUP,
@@ -19,75 +21,52 @@ from kwire.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from kwire.wire.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import BrokerRole
+    from kwire.broker.api.request.ports import BrokerRole, Endpoint
 
 COORDINATOR_TYPES = GROUP, TRANSACTION, SHARE
 FIRST_VERSION_WITH_KEYS = 4
 
 NO_NODE = -1
 
-MESSAGES = {
-    ErrorCode.NONE: "NONE",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
-    ErrorCode.INVALID_REQUEST: DEFAULT_MESSAGES[ErrorCode.INVALID_REQUEST],
-}
-"""Apache Kafka's error messages, by error code."""
-
-
-class _Found(NamedTuple):
-    node_id: int
-    host: str
-    port: int
-
-
-NO_COORDINATOR = _Found(NO_NODE, "", -1)
-
 
 def find_coordinator(
     node: BrokerRole, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Return the coordinator of one key, or from v4 on of several keys. Each may be an error."""
+    """Return the coordinator of one key, or from v4 on of several keys, each with a result or an error.
+
+    Before v4, raises ApiError if the key has no coordinator.
+    """
     if context.api_version < FIRST_VERSION_WITH_KEYS:
-        code, found = _find(node, context, request.key_type, request.key)
+        found = _find(node, context, request.key_type, request.key)
         return FindCoordinatorResponse(
-            error_code=code,
-            error_message=MESSAGES[code],
-            node_id=found.node_id,
-            host=found.host,
-            port=found.port,
+            error_message="NONE", node_id=found.node_id, host=found.host, port=found.port
         )
     # From v4 on, only an error of the whole request has a message.
-    message = "" if request.key_type in COORDINATOR_TYPES else MESSAGES[ErrorCode.INVALID_REQUEST]
+    is_known = request.key_type in COORDINATOR_TYPES
+    message = "" if is_known else DEFAULT_MESSAGES[ErrorCode.INVALID_REQUEST]
     coordinators = []
     for key in request.coordinator_keys:
-        code, found = _find(node, context, request.key_type, key)
-        coordinators.append(
-            Coordinator(
-                key=key,
-                node_id=found.node_id,
-                host=found.host,
-                port=found.port,
-                error_code=code,
-                error_message=message,
-            )
-        )
+        result = Coordinator(key=key, node_id=NO_NODE, port=-1, error_message=message)
+        try:
+            found = _find(node, context, request.key_type, key)
+            result.node_id, result.host, result.port = found.node_id, found.host, found.port
+        except ApiError as error:
+            result.error_code = error.code
+        coordinators.append(result)
     return FindCoordinatorResponse(coordinators=coordinators)
 
 
-def _find(node: BrokerRole, context: RequestContext, key_type: int, key: str) -> tuple[ErrorCode, _Found]:
+def _find(node: BrokerRole, context: RequestContext, key_type: int, key: str) -> Endpoint:
+    """Return the coordinator of a key. Raises ApiError if it is denied, unknown or not available."""
     if key_type not in (GROUP, TRANSACTION):
-        return ErrorCode.INVALID_REQUEST, NO_COORDINATOR
-    try:
-        leader = (
-            node.groups.find_coordinator(key)
-            if key_type == GROUP
-            else node.transactions.find_coordinator(key)
-        )
-    except ApiError as error:
-        return error.code, NO_COORDINATOR
-    for endpoint in node.endpoints({leader}, context.channel.listener):
-        return ErrorCode.NONE, _Found(leader, endpoint.host, endpoint.port)
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_COORDINATOR
+        raise ApiError(ErrorCode.INVALID_REQUEST)
+    is_group = key_type == GROUP
+    resource_type = ResourceType.GROUP if is_group else ResourceType.TRANSACTIONAL_ID
+    node.gate.require(context, Operation.DESCRIBE, resource_type, key)
+    with suppress(ApiError):
+        leader = (node.groups if is_group else node.transactions).find_coordinator(key)
+        for endpoint in node.endpoints({leader}, context.listener):
+            return endpoint
+    raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")

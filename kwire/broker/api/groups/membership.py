@@ -16,17 +16,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
-from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
+from kwire.coordinator.groups.classic_protocol import JoinRequest, SyncRequest
 from kwire.coordinator.groups.consumer.requests import ClientIdentity
-from kwire.wire.errors import ErrorCode
-from kwire.wire.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kwire.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kwire.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from kwire.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kwire.wire.messages.sync_group import SyncGroupRequest
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import BrokerRole
@@ -62,7 +59,7 @@ def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequ
             member_id=request.member_id,
             instance_id=request.group_instance_id,
             client_id=context.client_id,
-            client_host=f"/{context.channel.peer_host}",
+            client_host=f"/{context.peer_host}",
             session_timeout_ms=request.session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
             protocol_type=request.protocol_type,
@@ -76,17 +73,16 @@ def join_group(node: BrokerRole, context: RequestContext, request: JoinGroupRequ
     return DELAYED
 
 
-def sync_group(
-    node: BrokerRole, context: RequestContext, request: SyncGroupRequest
-) -> SyncGroupResponse | Delayed:
+def sync_group(node: BrokerRole, context: RequestContext, request: SyncGroupRequest) -> Delayed:
     """Respond with the member's assignment after the assignments of the group are committed.
 
-    KIP-559: from v5 on, the request must name the protocol type and the protocol.
+    KIP-559: from v5 on, the request must name the protocol type and the protocol. Otherwise raises ApiError
+    INCONSISTENT_GROUP_PROTOCOL.
     """
     if context.api_version >= FIRST_VERSION_WITH_PROTOCOL and (
         request.protocol_type is None or request.protocol_name is None
     ):
-        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     node.groups.sync(
         SyncRequest(
             group_id=request.group_id,
@@ -134,14 +130,14 @@ def leave_group(node: BrokerRole, context: RequestContext, request: LeaveGroupRe
 
 def consumer_group_heartbeat(
     node: BrokerRole, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-) -> ConsumerGroupHeartbeatResponse | Delayed:
+) -> Delayed:
     """Respond after the changes that the heartbeat causes are committed.
 
-    Returns UNSUPPORTED_VERSION if the consumer group protocol is disabled.
+    Raises ApiError UNSUPPORTED_VERSION if the consumer group protocol is disabled.
     """
     if not consumer_groups_enabled(node):
-        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    client = ClientIdentity(context.client_id, f"/{context.channel.peer_host}")
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    client = ClientIdentity(context.client_id, f"/{context.peer_host}")
     node.groups.consumer_heartbeat(request, client, context.api_version, context.complete)
     if context.completed:
         fast_path = node.groups.consumer_heartbeat_fast_path(request, client)

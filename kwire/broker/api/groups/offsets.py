@@ -12,35 +12,32 @@ OffsetDelete deletes the offsets of topics that the group does not consume at th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.api.request.error_responses import with_results
 from kwire.broker.api.request.slices import (
-    LARGE_REQUEST_BYTES,
     SLICE_PARTITIONS,
     InSlices,
-    Steps,
     complete_delayed,
     complete_in_slices,
     handle_in_slices,
 )
+from kwire.broker.controller.commands import Fault
+from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.coordinator.groups.offsets import CommittedOffset, OffsetCommit, PartitionCommit
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
-from kwire.wire.errors import ErrorCode
+from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from kwire.wire.messages.offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-)
+from kwire.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from kwire.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -65,7 +62,6 @@ LAST_VERSION_WITH_RETENTION = 4
 DEFAULT_RETENTION = -1
 FIRST_VERSION_WITH_ERROR = 2
 FIRST_VERSION_WITH_GROUPS = 8
-TopicT = TypeVar("TopicT", OffsetFetchResponseTopic, OffsetFetchResponseTopics)
 Stored = Mapping[str, Mapping[int, CommittedOffset]]
 NONE_STORED: Stored = {}
 NOTHING_COMMITTED = CommittedOffset(NO_OFFSET, NO_LEADER_EPOCH, "", NO_TIMESTAMP)
@@ -151,6 +147,7 @@ class _RequestedTopic(NamedTuple):
     name: str | None
     topic_id: Uuid
     partitions: Sequence[int]
+    error: ErrorCode = ErrorCode.NONE
 
 
 class _Snapshot(NamedTuple):
@@ -165,126 +162,11 @@ def offset_fetch(
     node: BrokerRole, context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse | Delayed:
     """Return the committed offsets of one group, or from v8 on of several groups."""
-    if context.size_bytes > LARGE_REQUEST_BYTES:
-        return InSlices(_LargeOffsetFetch(node, context, request).steps())
-    if context.api_version < FIRST_VERSION_WITH_GROUPS:
-        _one_group(node, context, request)
-        return DELAYED
-    response = OffsetFetchResponse(topics=[], groups=[])
-    if not request.groups:
-        return response
-    left = len(request.groups)
-
-    def group_done() -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            context.complete(response)
-
-    for group in request.groups:
-        _GroupOffsets(node, context, group, response, group_done, require_stable=request.require_stable)
-    return DELAYED
+    return handle_in_slices(context, _OffsetFetch(node, context, request).steps())
 
 
-class _GroupOffsets:
-    """One group in an OffsetFetch request. The group's offsets are fetched and added to `response`."""
-
-    def __init__(
-        self,
-        node: BrokerRole,
-        context: RequestContext,
-        group: OffsetFetchRequestGroup,
-        response: OffsetFetchResponse,
-        group_done: Callable[[], None],
-        *,
-        require_stable: bool,
-    ) -> None:
-        self._node = node
-        self._by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
-        self._group = group
-        self._require_stable = require_stable
-        self._response = OffsetFetchResponseGroup(group_id=group.group_id, topics=[])
-        self._group_done = group_done
-        response.groups.append(self._response)
-        node.groups.fetch_offsets(
-            group.group_id,
-            self._read,
-            self._done,
-            require_stable=require_stable,
-            member_id=group.member_id,
-            member_epoch=group.member_epoch,
-        )
-
-    def _read(self, stored: Stored) -> list[OffsetFetchResponseTopics]:
-        topics_response: list[OffsetFetchResponseTopics] = []
-        unstable = _unstable(self._node, self._group.group_id, self._require_stable)
-        for requested in _requested_topics(self._node, self._group, stored, by_id=self._by_id):
-            partitions = []
-            for index, committed, code in _offsets(stored, requested, unstable):
-                partitions.append(
-                    OffsetFetchResponsePartitions(
-                        partition_index=index,
-                        committed_offset=committed.offset,
-                        committed_leader_epoch=committed.leader_epoch,
-                        metadata=committed.metadata,
-                        error_code=ErrorCode.UNKNOWN_TOPIC_ID if requested.name is None else code,
-                    )
-                )
-            topics_response.append(
-                OffsetFetchResponseTopics(
-                    name=requested.name or "", topic_id=requested.topic_id, partitions=partitions
-                )
-            )
-        return topics_response
-
-    def _done(self, code: ErrorCode, topics: list[OffsetFetchResponseTopics] | None) -> None:
-        self._response.error_code = code
-        self._response.topics = topics or []
-        self._group_done()
-
-
-def _one_group(node: BrokerRole, context: RequestContext, request: OffsetFetchRequest) -> None:
-    def read(stored: Stored) -> list[OffsetFetchResponseTopic]:
-        if request.topics is None:
-            requested = [
-                _RequestedTopic(name, ZERO_UUID, list(partitions)) for name, partitions in stored.items()
-            ]
-        else:
-            requested = [
-                _RequestedTopic(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics
-            ]
-        unstable = _unstable(node, request.group_id, request.require_stable)
-        return [
-            OffsetFetchResponseTopic(
-                name=one.name or "",
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=index,
-                        committed_offset=committed.offset,
-                        committed_leader_epoch=committed.leader_epoch,
-                        metadata=committed.metadata,
-                        error_code=code,
-                    )
-                    for index, committed, code in _offsets(stored, one, unstable)
-                ],
-            )
-            for one in requested
-        ]
-
-    def done(code: ErrorCode, topics: list[OffsetFetchResponseTopic] | None) -> None:
-        if code and context.api_version < FIRST_VERSION_WITH_ERROR:
-            # v1 has no error code for the group, so each partition gets the error.
-            topics = read(NONE_STORED)
-            for topic in topics:
-                for partition in topic.partitions:
-                    partition.error_code = code
-        context.complete(OffsetFetchResponse(error_code=code, topics=topics or [], groups=[]))
-
-    node.groups.fetch_offsets(request.group_id, read, done, require_stable=request.require_stable)
-
-
-class _LargeOffsetFetch:
-    """A large OffsetFetch of any version. Its response is built in slices, from a copy of the offsets."""
+class _OffsetFetch:
+    """An OffsetFetch of any version. The response is built in slices, from a copy of the offsets."""
 
     def __init__(self, node: BrokerRole, context: RequestContext, request: OffsetFetchRequest) -> None:
         self._node = node
@@ -306,33 +188,44 @@ class _LargeOffsetFetch:
         self._entries = 0
         """The number of groups, topics and partitions in the response so far."""
 
-    def steps(self) -> Steps:
+    def steps(self) -> Generator[None, None, OffsetFetchResponse | Delayed]:
+        node, context = self._node, self._context
         for number, group in enumerate(self._groups):
-            self._node.groups.fetch_offsets(
-                group.group_id,
-                partial(self._copy, group),
-                partial(self._done, number),
-                require_stable=self._require_stable,
-                member_id=group.member_id,
-                member_epoch=group.member_epoch,
-            )
+            if node.gate.allows(context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id):
+                node.groups.fetch_offsets(
+                    group.group_id,
+                    partial(self._copy, group),
+                    partial(self._done, number),
+                    require_stable=self._require_stable,
+                    member_id=group.member_id,
+                    member_epoch=group.member_epoch,
+                )
+            else:
+                self._done(number, ErrorCode.GROUP_AUTHORIZATION_FAILED, None)
             if not (number + 1) % SLICE_PARTITIONS:
-                yield
+                yield None
         if len(self._results) == len(self._groups):
             return (yield from self._response())
         self._is_delayed = True
         return DELAYED
 
     def _copy(self, group: OffsetFetchRequestGroup, stored: Stored) -> _Snapshot:
-        by_id = self._version >= FIRST_VERSION_WITH_TOPIC_IDS
-        requested = list(_requested_topics(self._node, group, stored, by_id=by_id))
-        copied = {name: dict(stored[name]) for name, *_ in requested if name is not None and name in stored}
-        return _Snapshot(copied, requested, _unstable(self._node, group.group_id, self._require_stable))
+        requested = list(_requested_topics(self._node, self._context, group, stored))
+        names = {topic.name for topic in requested}  # a request may name a topic many times
+        copied = {name: dict(stored[name]) for name in names if name is not None and name in stored}
+        # KIP-447: with require_stable, partitions with pending transactional offsets get an error.
+        unstable = self._node.groups.unstable_offsets(group.group_id) if self._require_stable else ()
+        return _Snapshot(copied, requested, unstable)
 
     def _done(self, number: int, code: ErrorCode, snapshot: _Snapshot | None) -> None:
         self._results[number] = code if snapshot is None else snapshot
         if self._is_delayed and len(self._results) == len(self._groups):
-            complete_in_slices(self._node.host, self._context, self._response())
+            reply = handle_in_slices(self._context, self._response())
+            if isinstance(reply, InSlices):
+                complete_in_slices(self._node.host, self._context, reply.steps)
+            else:
+                assert isinstance(reply, OffsetFetchResponse)
+                self._context.complete(reply)
 
     def _response(self) -> Generator[None, None, OffsetFetchResponse]:
         response = OffsetFetchResponse(topics=[], groups=[])
@@ -345,29 +238,25 @@ class _LargeOffsetFetch:
                 in_group = OffsetFetchResponseGroup(group_id=group.group_id, error_code=code, topics=[])
                 response.groups.append(in_group)
                 if isinstance(result, _Snapshot):
-                    in_group.topics = yield from self._topics(
-                        result, OffsetFetchResponseTopics, OffsetFetchResponsePartitions
-                    )
+                    in_group.topics = yield from self._topics(result)
                 continue
             response.error_code = code
             if code and self._version < FIRST_VERSION_WITH_ERROR:
                 # v1 has no error code for the group, so each partition gets the error.
                 result = self._copy(group, NONE_STORED)
             if isinstance(result, _Snapshot):
-                response.topics = yield from self._topics(
-                    result, OffsetFetchResponseTopic, OffsetFetchResponsePartition, code
-                )
+                response.topics = yield from self._topics(result, code)
         return response
 
     def _topics(
-        self,
-        snapshot: _Snapshot,
-        topic_class: type[TopicT],
-        partition_class: type[Message],
-        error: ErrorCode = ErrorCode.NONE,
-    ) -> Generator[None, None, list[TopicT]]:
+        self, snapshot: _Snapshot, error: ErrorCode = ErrorCode.NONE
+    ) -> Generator[None, None, list[Any]]:
         """Return the topics of a group. `error` is the error of each partition. Yield between slices."""
-        topics: list[TopicT] = []
+        topic_class: type[Message] = OffsetFetchResponseTopic
+        partition_class: type[Message] = OffsetFetchResponsePartition
+        if self._version >= FIRST_VERSION_WITH_GROUPS:
+            topic_class, partition_class = OffsetFetchResponseTopics, OffsetFetchResponsePartitions
+        topics: list[Any] = []
         for requested in snapshot.requested:
             if self._ends_slice():
                 yield
@@ -375,7 +264,6 @@ class _LargeOffsetFetch:
             if topic_class is OffsetFetchResponseTopics:
                 topic.topic_id = requested.topic_id
             topics.append(topic)
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID if requested.name is None else error
             for index, committed, code in _offsets(snapshot.stored, requested, snapshot.unstable):
                 topic.partitions.append(
                     partition_class(
@@ -383,7 +271,7 @@ class _LargeOffsetFetch:
                         committed_offset=committed.offset,
                         committed_leader_epoch=committed.leader_epoch,
                         metadata=committed.metadata,
-                        error_code=unknown or code,
+                        error_code=error or code,
                     )
                 )
                 if self._ends_slice():
@@ -397,11 +285,15 @@ class _LargeOffsetFetch:
 
 
 def _requested_topics(
-    node: BrokerRole, group: OffsetFetchRequestGroup, stored: Stored, *, by_id: bool
+    node: BrokerRole, context: RequestContext, group: OffsetFetchRequestGroup, stored: Stored
 ) -> Iterable[_RequestedTopic]:
     topics = node.image.topics
+    by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+    may_describe = partial(node.gate.allows, context, Operation.DESCRIBE, ResourceType.TOPIC)
     if group.topics is None:
         for name, partitions in stored.items():
+            if not may_describe(name):
+                continue
             topic = topics.get(name)
             # From v10 on, a deleted topic has no id and so cannot be in the response.
             if topic is not None or not by_id:
@@ -410,7 +302,12 @@ def _requested_topics(
     name_of = node.image.name_of
     for requested in group.topics:
         requested_name = name_of(requested.topic_id) if by_id else requested.name
-        yield _RequestedTopic(requested_name, requested.topic_id, requested.partition_indexes)
+        error = ErrorCode.NONE
+        if requested_name is None:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+        elif not may_describe(requested_name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        yield _RequestedTopic(requested_name, requested.topic_id, requested.partition_indexes, error)
 
 
 def _offsets(
@@ -418,15 +315,12 @@ def _offsets(
 ) -> Iterable[tuple[int, CommittedOffset, ErrorCode]]:
     of_topic = stored.get(requested.name, {}) if requested.name is not None else {}
     for index in requested.partitions:
-        if requested.name is not None and (requested.name, index) in unstable:
+        if requested.error:
+            yield index, NOTHING_COMMITTED, requested.error
+        elif requested.name is not None and (requested.name, index) in unstable:
             yield index, NOTHING_COMMITTED, ErrorCode.UNSTABLE_OFFSET_COMMIT
         else:
             yield index, of_topic.get(index, NOTHING_COMMITTED), ErrorCode.NONE
-
-
-def _unstable(node: BrokerRole, group_id: str, require_stable: bool) -> Collection[TopicPartition]:
-    """Return the partitions with pending transactional offsets; none without `require_stable`. KIP-447."""
-    return node.groups.unstable_offsets(group_id) if require_stable else ()
 
 
 def offset_delete(node: BrokerRole, context: RequestContext, request: OffsetDeleteRequest) -> Delayed:
@@ -434,24 +328,11 @@ def offset_delete(node: BrokerRole, context: RequestContext, request: OffsetDele
     named = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
 
     def done(code: ErrorCode, outcome: Mapping[TopicPartition, ErrorCode]) -> None:
-        response = OffsetDeleteResponse(error_code=code, topics=[])
-        if not code:
-            response.topics = [
-                OffsetDeleteResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        OffsetDeleteResponsePartition(
-                            partition_index=one.partition_index,
-                            error_code=outcome.get(
-                                (topic.name, one.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                            ),
-                        )
-                        for one in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        context.complete(response)
+        if code:
+            context.refuse(ApiError(code))
+            return
+        faults = (Fault(outcome.get(one, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)) for one in named)
+        context.complete(with_results(ApiKey.OFFSET_DELETE, OffsetDeleteResponse(), request, faults))
 
     # The coordinator gets only partitions that exist.
     node.groups.delete_offsets(

@@ -1,9 +1,9 @@
 """Envelope v0: a client's request, forwarded by a broker to the active controller. KIP-590.
 
 An error of the envelope itself, or NOT_CONTROLLER, is in the Envelope response, where the broker handles the
-error. An error of the client's request is in the client's response, which the Envelope response contains. As
-in Apache Kafka without an authorizer, any node or client that can connect to the controller's listener may
-send an Envelope.
+error. An error of the client's request is in the client's response, which the Envelope response contains. The
+sender chooses the principal of the enclosed request. So on a listener with authentication, only nodes may
+send an Envelope. Apache Kafka without an authorizer accepts it from every client.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.api.request.error_responses import error_response
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, HandledBy
 from kwire.broker.security.principal import Principal
+from kwire.broker.security.settings import authenticates_clients, is_node
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.default_principal import DefaultPrincipalData
 from kwire.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
@@ -40,8 +41,19 @@ def envelope(
 ) -> Delayed:
     """Pass the enclosed request to `handle`, which responds. The checks are in Apache Kafka's order.
 
-    Raises ApiError PRINCIPAL_DESERIALIZATION_FAILURE, INVALID_REQUEST, UNSUPPORTED_VERSION or NOT_CONTROLLER.
+    Raises ApiError CLUSTER_AUTHORIZATION_FAILED, PRINCIPAL_DESERIALIZATION_FAILURE, INVALID_REQUEST,
+    UNSUPPORTED_VERSION or NOT_CONTROLLER.
     """
+    if (
+        node.gate.authorizer is None  # an authorizer allows CLUSTER_ACTION to nodes
+        and authenticates_clients(node.config, context.listener)
+        and not is_node(node.config, context.principal)
+    ):
+        node.host.logger("kwire.dispatch").warning(
+            "Refused an Envelope from %s: if %s is the principal of a node, add it to super.users",
+            *(context.peer_host, context.principal),
+        )
+        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     principal = _principal(request)
     try:
         peer_host = str(ipaddress.ip_address(bytes(request.client_host_address)))
@@ -55,7 +67,7 @@ def envelope(
     served = SUPPORTED_APIS.get(header.api_key)
     if served is None or served.handled_by is not HandledBy.CONTROLLER:
         raise ApiError(ErrorCode.INVALID_REQUEST)
-    if not served.min_version <= header.api_version <= served.max_version:
+    if header.api_version not in served.accepted_versions:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     try:
         inner = decode_request(header, frame, position)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kwire.broker.api.request.commands import submit
 from kwire.broker.api.request.context import DELAYED, Delayed
 from kwire.broker.controller.commands import (
     AllocateProducerIds,
@@ -93,16 +94,11 @@ def broker_heartbeat(
 ) -> Delayed:
     """Extend a broker's session and return the broker's state."""
 
-    def done(reply: BrokerHeartbeatReply | ApiError) -> None:
-        if isinstance(reply, ApiError):
-            context.refuse(reply)
-            return
-        context.complete(
-            BrokerHeartbeatResponse(
-                is_caught_up=reply.is_caught_up,
-                is_fenced=reply.is_fenced,
-                should_shut_down=reply.should_shut_down,
-            )
+    def respond(reply: BrokerHeartbeatReply) -> BrokerHeartbeatResponse:
+        return BrokerHeartbeatResponse(
+            is_caught_up=reply.is_caught_up,
+            is_fenced=reply.is_fenced,
+            should_shut_down=reply.should_shut_down,
         )
 
     command = BrokerHeartbeat(
@@ -114,23 +110,16 @@ def broker_heartbeat(
         request.offline_log_dirs,
         request.cordoned_log_dirs,
     )
-    node.own_controller.submit(command, done)
-    return DELAYED
+    return submit(node, context, command, respond)
 
 
 def allocate_producer_ids(
     node: ControllerRole, context: ControllerRequestContext, request: AllocateProducerIdsRequest
 ) -> Delayed:
-    def done(reply: ProducerIdBlock | ApiError) -> None:
-        if isinstance(reply, ApiError):
-            context.refuse(reply)
-        else:
-            context.complete(
-                AllocateProducerIdsResponse(producer_id_start=reply.first, producer_id_len=reply.size)
-            )
+    def respond(block: ProducerIdBlock) -> AllocateProducerIdsResponse:
+        return AllocateProducerIdsResponse(producer_id_start=block.first, producer_id_len=block.size)
 
-    node.own_controller.submit(AllocateProducerIds(request.broker_id, request.broker_epoch), done)
-    return DELAYED
+    return submit(node, context, AllocateProducerIds(request.broker_id, request.broker_epoch), respond)
 
 
 def controller_registration(
@@ -140,18 +129,10 @@ def controller_registration(
     if node.image.metadata_version < CONTROLLER_REGISTRATION_LEVEL:
         text = "The current MetadataVersion is too old to support controller registrations."
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
-
-    def done(reply: ApiError | None) -> None:
-        if reply is None:
-            context.complete(ControllerRegistrationResponse())
-        else:
-            context.refuse(reply)
-
     command = RegisterController(
         request.controller_id, request.incarnation_id, _endpoints(request), _features(request)
     )
-    node.own_controller.submit(command, done)
-    return DELAYED
+    return submit(node, context, command, lambda _: ControllerRegistrationResponse())
 
 
 def _endpoints(request: BrokerRegistrationRequest | ControllerRegistrationRequest) -> list[EndpointImage]:

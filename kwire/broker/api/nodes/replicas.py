@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import DELAYED, Delayed
+from kwire.broker.api.request.commands import submit
+from kwire.broker.api.request.context import Delayed
+from kwire.broker.api.request.error_responses import with_results
 from kwire.broker.controller.commands import (
     AlteredPartition,
     AlterPartition,
     AssignReplicasToDirs,
+    Fault,
     PartitionAlteration,
 )
 from kwire.broker.metadata.records import DIRECTORIES_LEVEL
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -28,10 +32,7 @@ from kwire.wire.messages.alter_partition import (
 from kwire.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
-    ResponseDirectoryData,
 )
-from kwire.wire.messages.assign_replicas_to_dirs import ResponsePartitionData as AssignedPartition
-from kwire.wire.messages.assign_replicas_to_dirs import ResponseTopicData as AssignedTopic
 from kwire.wire.primitives import Uuid
 
 if TYPE_CHECKING:
@@ -51,11 +52,8 @@ def alter_partition(
             return [(member.broker_id, member.broker_epoch) for member in partition.new_isr_with_epochs]
         return [(broker_id, UNKNOWN_BROKER_EPOCH) for broker_id in partition.new_isr]
 
-    def done(reply: list[AlteredPartition] | ApiError) -> None:
-        if isinstance(reply, ApiError):
-            context.refuse(reply)
-            return
-        left = iter(reply)
+    def respond(altered: list[AlteredPartition]) -> AlterPartitionResponse:
+        left = iter(altered)
         topics = [
             ResponseTopicData(
                 topic_id=topic.topic_id,
@@ -63,7 +61,7 @@ def alter_partition(
             )
             for topic in request.topics
         ]
-        context.complete(AlterPartitionResponse(topics=topics))
+        return AlterPartitionResponse(topics=topics)
 
     partitions = [
         PartitionAlteration(
@@ -77,8 +75,8 @@ def alter_partition(
         for topic in request.topics
         for partition in topic.partitions
     ]
-    node.own_controller.submit(AlterPartition(request.broker_id, request.broker_epoch, partitions), done)
-    return DELAYED
+    command = AlterPartition(request.broker_id, request.broker_epoch, partitions)
+    return submit(node, context, command, respond)
 
 
 def _altered(outcome: AlteredPartition) -> ResponsePartitionData:
@@ -104,40 +102,16 @@ def assign_replicas_to_dirs(
         text = "Directory assignment is not supported yet."
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
 
-    def done(refused: dict[tuple[Uuid, int], ErrorCode] | ApiError) -> None:
-        if isinstance(refused, ApiError):
-            context.refuse(refused)
-            return
-        directories = [
-            ResponseDirectoryData(
-                id=directory.id,
-                topics=[
-                    AssignedTopic(
-                        topic_id=topic.topic_id,
-                        partitions=[
-                            AssignedPartition(
-                                partition_index=partition.partition_index,
-                                error_code=refused.get(
-                                    (topic.topic_id, partition.partition_index), ErrorCode.NONE
-                                ),
-                            )
-                            for partition in topic.partitions
-                        ],
-                    )
-                    for topic in directory.topics
-                ],
-            )
-            for directory in request.directories
-        ]
-        context.complete(AssignReplicasToDirsResponse(directories=directories))
+    def respond(refused: dict[tuple[Uuid, int], ErrorCode]) -> AssignReplicasToDirsResponse:
+        faults = (Fault(refused.get(replica, ErrorCode.NONE)) for replica, _ in assigned)
+        response = AssignReplicasToDirsResponse()
+        return with_results(ApiKey.ASSIGN_REPLICAS_TO_DIRS, response, request, faults)
 
-    directory_ids = {
-        (topic.topic_id, partition.partition_index): directory.id
+    assigned = [
+        ((topic.topic_id, partition.partition_index), directory.id)
         for directory in request.directories
         for topic in directory.topics
         for partition in topic.partitions
-    }
-    node.own_controller.submit(
-        AssignReplicasToDirs(request.broker_id, request.broker_epoch, directory_ids), done
-    )
-    return DELAYED
+    ]
+    command = AssignReplicasToDirs(request.broker_id, request.broker_epoch, dict(assigned))
+    return submit(node, context, command, respond)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.quorum.leader import respond_when_durable
 from kwire.broker.api.request.context import Delayed
+from kwire.broker.api.request.error_responses import with_results
+from kwire.broker.controller.commands import Fault
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -46,11 +50,11 @@ def _describe_quorum(
     ]
     if len(request.topics) != 1 or asked != [(METADATA_TOPIC, METADATA_PARTITION)]:
         text = "This server does not host this topic-partition."
-        return _refused(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+        return _refused(request, Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
     quorum = node.quorum.describe()
     if quorum is None:
         text = "This server does not lead the metadata quorum."
-        return _refused(request, ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
+        return _refused(request, Fault(ErrorCode.NOT_LEADER_OR_FOLLOWER, text))
     with_directories = context.api_version >= FIRST_WITH_DIRECTORIES
     now_ms = node.host.now_ms()
     voters, observers = (
@@ -93,22 +97,5 @@ def _state(replica: ReplicaProgress, now_ms: int, with_directories: bool) -> Rep
     )
 
 
-def _refused(request: DescribeQuorumRequest, code: ErrorCode, text: str) -> DescribeQuorumResponse:
-    return DescribeQuorumResponse(
-        topics=[
-            ResponseTopicData(
-                topic_name=topic.topic_name,
-                partitions=[
-                    ResponsePartitionData(
-                        partition_index=partition.partition_index,
-                        error_code=code,
-                        error_message=text,
-                        current_voters=[],
-                        observers=[],
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+def _refused(request: DescribeQuorumRequest, fault: Fault) -> DescribeQuorumResponse:
+    return with_results(ApiKey.DESCRIBE_QUORUM, DescribeQuorumResponse(), request, repeat(fault))

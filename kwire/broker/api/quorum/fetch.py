@@ -18,6 +18,7 @@ from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.api.request.undecided_fetch import UndecidedFetch
 from kwire.broker.raft.positions import EndOfEpoch, check_fetch_position
 from kwire.broker.raft.voters import ReplicaKey
+from kwire.broker.security.authorizer import Operation
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC, METADATA_TOPIC_ID
 from kwire.host.host import Timer
 from kwire.wire.errors import ApiError, ErrorCode
@@ -45,6 +46,8 @@ FIRST_WITH_REPLICA_STATE: Final = 15
 
 def fetch(node: ControllerRole, context: RequestContext, request: FetchRequest) -> Message | Delayed:
     """Respond at once, or when there are more records, at the latest after `max_wait_ms`."""
+    if node.gate.authorizer is not None:
+        node.gate.require(context, Operation.CLUSTER_ACTION)
     return _DurableFetch(node, context, request).start()
 
 
@@ -217,7 +220,7 @@ class _Fetch:
             self._node.host.logger("kwire.dispatch").exception(
                 "Delayed request %s from %s failed; responding with UNKNOWN_SERVER_ERROR",
                 self._context.header,
-                channel.peer_host,
+                self._context.peer_host,
             )
             response = self.refusal(ErrorCode.UNKNOWN_SERVER_ERROR)
         self._context.complete(response)

@@ -14,7 +14,7 @@ from kwire.broker.api.request.context import Delayed, RequestContext
 from kwire.broker.raft.snapshots import Snapshot
 from kwire.broker.raft.voters import ReplicaKey
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
-from kwire.wire.errors import ErrorCode
+from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch_snapshot import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
@@ -44,9 +44,9 @@ def _fetch_snapshot(
     node: ControllerRole, context: RequestContext, request: FetchSnapshotRequest
 ) -> FetchSnapshotResponse:
     if request.cluster_id not in (None, node.cluster_id):
-        return FetchSnapshotResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=[])
+        raise ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID)
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
-        return FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST, topics=[])
+        raise ApiError(ErrorCode.INVALID_REQUEST)
     [topic] = request.topics
     [requested] = topic.partitions
     data = ResponsePartitionSnapshot(

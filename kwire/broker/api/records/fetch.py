@@ -17,14 +17,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kwire.broker.api.records import follower_fetch
+from kwire.broker.api.records.fetch_isolation import (
+    CONSUMER,
+    FUTURE_REPLICA,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    find_divergence,
+    find_replica,
+)
 from kwire.broker.api.records.fetch_responses import (
     FetchedPartitions,
     build_response,
     build_response_in_slices,
-    find_divergence,
     partition_error,
     partition_refusal,
-    replica_to_fetch,
 )
 from kwire.broker.api.records.fetch_sessions import (
     FetchContext,
@@ -44,12 +50,14 @@ from kwire.broker.api.request.slices import (
     complete_in_slices,
     slices_of,
 )
+from kwire.broker.api.request.unexpected_error import unexpected_error
 from kwire.broker.replication.broker_topic_metrics import EXPECTED_FETCH_ERRORS
-from kwire.broker.replication.roles import LEADER, Role
+from kwire.broker.replication.roles import LEADER
+from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.broker.storage.file_region import FileRegion
 from kwire.broker.storage.log.segments import EMPTY, INCOMPLETE
+from kwire.broker.storage.log.worker_reads import ReadPending, WorkerReads
 from kwire.host.host import Timer
-from kwire.wire.batch import NO_LEADER_EPOCH
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
     AbortedTransaction,
@@ -57,16 +65,13 @@ from kwire.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from kwire.broker.replication.partition import Partition
-    from kwire.broker.storage.log.log import Log
 
-READ_UNCOMMITTED, READ_COMMITTED = range(2)
 FUTURE_REPLICA_ID = -3
 """The replica id of a future replica, which copies a complete log to another log directory.
 
@@ -75,6 +80,8 @@ All other negative ids are clients.
 FIRST_VERSION_FROM_FOLLOWERS = 11
 LARGE_SESSION: Final = 4096
 """The number of partitions above which a Fetch is handled in slices. Most of them are quiet."""
+MAX_READS: Final = 3
+"""How often a Fetch waits for workers: for an index, for the batches, and for changes in the meantime."""
 QUIET: Final = FileRegion(EMPTY.file, 0, 0)
 """The read result of a quiet partition."""
 
@@ -87,6 +94,8 @@ class FetchBroker(BrokerRole, Protocol):
 def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) -> FetchResponse | Delayed:
     """Respond at once, or when the partitions have grown enough, at the latest after `max_wait_ms`.
 
+    If workers have to read first, the response is sent after their reads.
+
     Raises ApiError INVALID_REQUEST for an unknown isolation level.
     """
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
@@ -95,7 +104,7 @@ def handle(node: FetchBroker, context: RequestContext, request: FetchRequest) ->
         return InSlices(_handle_large(node, context, request, None))
     try:
         session = node.fetch_sessions.context(
-            request, context.api_version, node.image.name_of, node.host.monotonic_ms()
+            request, context.api_version, node.image.name_of, node.host.internode_clock.monotonic_ms()
         )
     except ApiError as error:
         return FetchResponse(error_code=error.code)
@@ -125,7 +134,7 @@ def _handle_large(
         targets = yield from targets_in_slices(request, version, node.image.name_of)
         try:
             session = node.fetch_sessions.context(
-                request, version, node.image.name_of, node.host.monotonic_ms(), targets
+                request, version, node.image.name_of, node.host.internode_clock.monotonic_ms(), targets
             )
         except ApiError as error:
             return FetchResponse(error_code=error.code)
@@ -135,7 +144,7 @@ def _handle_large(
     fetch = _Fetch(node, context, request, session)
     for some in slices_of(list(session.targets.values())):
         fetch.resolve(some)
-        yield
+        yield None
     fetched, enough = fetch.read()
     if enough or request.max_wait_ms <= 0 or node.stopping or fetch.is_satisfied():
         return (yield from fetch.response_in_slices(fetched))
@@ -147,15 +156,15 @@ class _Fetch:
     """One Fetch request of a consumer. While it is delayed, its partitions notify it when they grow."""
 
     __slots__ = (
-        "_committed",
         "_context",
-        "_from_leader",
         "_is_completing",
+        "_is_last_read",
+        "_isolation",
         "_max_bytes",
         "_min_bytes",
         "_node",
         "_positions",
-        "_reads_all",
+        "_reads",
         "_request",
         "_selects_replica",
         "_session",
@@ -174,12 +183,12 @@ class _Fetch:
         self._request = request
         self._session = session
         version = context.api_version
-        self._reads_all = replica_id_of(request, version) == FUTURE_REPLICA_ID
-        self._committed = request.isolation_level == READ_COMMITTED and not self._reads_all
-        self._from_leader = version < FIRST_VERSION_FROM_FOLLOWERS and not self._reads_all
-        self._selects_replica = (
-            version >= FIRST_VERSION_FROM_FOLLOWERS and node.config.replica_selector_class is not None
-        )
+        from_followers = version >= FIRST_VERSION_FROM_FOLLOWERS
+        isolation = CONSUMER[request.isolation_level, not from_followers]
+        if replica_id_of(request, version) == FUTURE_REPLICA_ID:
+            isolation = FUTURE_REPLICA
+        self._isolation = isolation
+        self._selects_replica = from_followers and node.config.replica_selector_class is not None
         """Whether the response may name a preferred read replica (KIP-392)."""
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
@@ -191,8 +200,13 @@ class _Fetch:
         A position is the base offset of a segment and the byte position in that segment. An entry is None for
         a quiet partition; its position is looked up when it is needed.
         """
-        self._skips_quiet = session.is_incremental and not self._selects_replica and not self._reads_all
+        self._skips_quiet = (
+            session.is_incremental and not self._selects_replica and isolation is not FUTURE_REPLICA
+        )
         self._timer: Timer | None = None
+        self._reads = WorkerReads()
+        self._is_last_read = False
+        """Whether to respond without the partitions that workers would have to read."""
         self._is_completing = False
         """Whether a response that was delayed is being built in slices."""
         # A partition that does not exist now gets an error, even if it is created before a delayed response.
@@ -204,9 +218,16 @@ class _Fetch:
     def resolve(self, targets: Iterable[FetchTarget]) -> None:
         """Find the partitions of all targets, possibly in several calls. Call this before `read`."""
         node = self._node
+        authorizes = node.gate.authorizer is not None
         for target in targets:
             if target.topic is None:
                 self._unknown.append((target, partition_error(target, ErrorCode.UNKNOWN_TOPIC_ID)))
+                continue
+            if authorizes and not node.gate.allows(
+                self._context, Operation.READ, ResourceType.TOPIC, target.topic
+            ):
+                error = partition_error(target, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                self._unknown.append((target, error))
                 continue
             partition = node.partition(target.topic, target.index)
             if partition is not None:
@@ -224,34 +245,52 @@ class _Fetch:
         """Read all partitions. Return the results, and whether to respond at once.
 
         The broker responds at once if at least `min_bytes` of records were read, if a partition has an error,
-        a diverging epoch or a preferred read replica, or if there is no partition to read.
+        a diverging epoch or a preferred read replica, or if there is no partition to read. It also does not
+        wait for more records if workers have to read first: the results then lack these partitions.
         """
         fetched: FetchedPartitions = []
         watched: list[tuple[Partition, FetchTarget, FileRegion]] = []
+        failed: list[FetchTarget] = []
         left_bytes = self._max_bytes
         total_bytes = 0
         at_least_one = True
         urgent = False
-        skips_quiet = self._skips_quiet
+        skips_quiet, is_committed = self._skips_quiet, self._isolation.is_committed
+        readable_end = self._isolation.readable_end
         for target, partition in self._targets:
             if isinstance(partition, PartitionData):
                 fetched.append((target, partition))
                 urgent = True
                 continue
-            if skips_quiet and self._is_quiet(partition, target):
-                watched.append((partition, target, QUIET))
-                continue
             try:
                 if partition.role is not LEADER:
-                    partition = replica_to_fetch(self._node, target, from_leader=self._from_leader)
-                data, region = self._read_one(partition, target, left_bytes, at_least_one)
+                    assert target.topic is not None
+                    partition = find_replica(self._node, target.topic, target.index)
+                end_offset = readable_end(partition, target.current_leader_epoch, target.topic_id)
+                if (
+                    skips_quiet
+                    and target.fetch_offset == end_offset
+                    and target.sent_high_watermark
+                    == (partition.log.high_watermark if is_committed else end_offset)
+                    and target.sent_log_start_offset == partition.log.log_start_offset <= end_offset
+                    and target.last_fetched_epoch < 0
+                ):
+                    # The read would find neither an error nor anything that the session has not sent.
+                    watched.append((partition, target, QUIET))
+                    continue
+                data, region = self._read_one(partition, target, end_offset, left_bytes, at_least_one)
             except ApiError as error:
                 if error.code not in EXPECTED_FETCH_ERRORS:
-                    self._count_failure(target)
+                    failed.append(target)
                 fetched.append(
                     (target, partition_refusal(self._node, self._context.api_version, target, error.code))
                 )
                 urgent = True
+                continue
+            except ReadPending:
+                urgent = True
+                at_least_one = False
+                left_bytes = max(0, left_bytes - target.max_bytes)
                 continue
             except Exception:
                 self._count_failure(target)
@@ -265,6 +304,9 @@ class _Fetch:
                 at_least_one = False
                 total_bytes += size_bytes
                 left_bytes = max(0, left_bytes - size_bytes)
+        if self._is_last_read or not self._reads.is_pending:  # otherwise the partitions are read again
+            for target in failed:
+                self._count_failure(target)
         self._watched = watched
         enough = urgent or not self._targets or total_bytes >= self._min_bytes
         return fetched + self._unknown, enough
@@ -273,30 +315,10 @@ class _Fetch:
         if target.topic is not None:
             self._node.topic_stats.for_topic(target.topic).failed_reads += 1
 
-    def _is_quiet(self, partition: Partition, target: FetchTarget) -> bool:
-        """Return whether a read would find neither an error nor anything that the session has not sent."""
-        log, offset = partition.log, target.fetch_offset
-        high_watermark = log.high_watermark
-        start_offset = log.log_start_offset
-        return (
-            offset == (log.last_stable_offset if self._committed else high_watermark)
-            and target.sent_high_watermark == high_watermark
-            and target.sent_log_start_offset == start_offset <= offset
-            and target.current_leader_epoch in (partition.leader_epoch, NO_LEADER_EPOCH)
-            and target.last_fetched_epoch < 0
-            and partition.role is LEADER
-            and log.failure is None  # all logs in a directory fail at once, but their roles change one by one
-            and target.topic_id in (partition.topic_id, ZERO_UUID)
-        )
-
     def _read_one(
-        self, partition: Partition, target: FetchTarget, left_bytes: int, at_least_one: bool
+        self, partition: Partition, target: FetchTarget, end_offset: int, left_bytes: int, at_least_one: bool
     ) -> tuple[PartitionData, FileRegion]:
-        if target.topic_id != ZERO_UUID and target.topic_id != partition.topic_id:
-            raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        partition.check_leader_epoch(target.current_leader_epoch)
         log = partition.log
-        committed = self._committed
         data = PartitionData(
             partition_index=target.index,
             high_watermark=log.high_watermark,
@@ -316,40 +338,50 @@ class _Fetch:
             if preferred is not None:
                 data.preferred_read_replica = preferred
                 return data, EMPTY
-        diverging = find_divergence(log, target)
+        diverging = find_divergence(log, target) if target.last_fetched_epoch >= 0 else None
         if diverging is not None:
             data.diverging_epoch = diverging
             return data, EMPTY
-        region = log.read(
-            target.fetch_offset,
-            max_bytes=min(target.max_bytes, left_bytes),
-            up_to_offset=self._end_offset(log),
-            at_least_one=at_least_one,
-        )
+        try:
+            region = log.read(
+                target.fetch_offset,
+                max_bytes=min(target.max_bytes, left_bytes),
+                up_to_offset=end_offset,
+                at_least_one=at_least_one,
+                reads=self._reads if self._isolation is not FUTURE_REPLICA else None,
+            )
+        except ReadPending:
+            if not self._is_last_read:
+                raise
+            region = INCOMPLETE
         if region.size_bytes:
             data.records = region
-        if committed and region is not INCOMPLETE:
+        if self._isolation.is_committed and region is not INCOMPLETE:
             data.aborted_transactions = [
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
                 for aborted in log.aborted_transactions(target.fetch_offset, region)
             ]
         return data, region
 
-    def _end_offset(self, log: Log) -> int:
-        """Return the offset up to which this request may read."""
-        if self._committed:
-            return log.last_stable_offset
-        return log.written_end_offset if self._reads_all else log.high_watermark
-
-    def response(self, fetched: FetchedPartitions) -> FetchResponse:
+    def response(self, fetched: FetchedPartitions) -> FetchResponse | InSlices:
         """Return the response. In a session, it has only what was not sent before."""
+        if self._reads.is_pending:
+            return InSlices(self.response_in_slices(fetched))
         try:
             return build_response(self._node, self._context, self._session, fetched)
         except ApiError as error:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
 
-    def response_in_slices(self, fetched: FetchedPartitions) -> Generator[None, None, FetchResponse]:
-        """Build a large response like `response`, and yield between slices of the partitions."""
+    def response_in_slices(
+        self, fetched: FetchedPartitions
+    ) -> Generator[WorkerReads | None, None, FetchResponse]:
+        """Build a response after the pending reads of workers, and yield between slices of the partitions."""
+        for reads_left in reversed(range(MAX_READS)):
+            if not self._reads.is_pending:
+                break
+            yield self._reads
+            self._is_last_read = not reads_left
+            fetched, _ = self.read()
         try:
             return (yield from build_response_in_slices(self._node, self._context, self._session, fetched))
         except ApiError as error:
@@ -363,6 +395,7 @@ class _Fetch:
         """
         known = True
         counts = self._min_bytes > 1
+        readable_end = self._isolation.readable_end
         try:
             for partition, target, region in self._watched:
                 if region is QUIET and not counts:
@@ -373,7 +406,7 @@ class _Fetch:
                 if position is None:
                     known = False
                     position = log.find_position(offset)
-                elif offset > self._end_offset(log):
+                elif offset > readable_end(partition, target.current_leader_epoch, target.topic_id):
                     return True
                 self._positions.append(position)
         except ApiError:
@@ -398,16 +431,11 @@ class _Fetch:
         Also return True if a partition has an error, or if its new records are in more than one segment.
         """
         total_bytes = 0
+        readable_end = self._isolation.readable_end
         for (partition, target, _), position in zip(self._watched, self._positions, strict=True):
-            role = partition.role
-            if role is not LEADER and (self._from_leader or role is not Role.FOLLOWER):
-                return True
-            if target.current_leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch):
-                return True
-            log = partition.log
-            offset = target.fetch_offset
+            log, offset = partition.log, target.fetch_offset
             try:
-                end_offset = self._end_offset(log)
+                end_offset = readable_end(partition, target.current_leader_epoch, target.topic_id)
                 if offset > end_offset:
                     return True
                 if offset < end_offset:
@@ -429,25 +457,24 @@ class _Fetch:
             self._timer.cancel()
         channel = self._context.channel
         channel.fetches.end_wait(self.complete)
-        if channel.closed or self._context.completed:
+        if channel.closed or self._context.completed or self._is_completing:
             return
         if len(self._session.targets) > LARGE_SESSION:
-            if not self._is_completing:
-                self._is_completing = True
-                complete_in_slices(self._node.host, self._context, self._steps_to_complete())
+            self._complete_in_slices(self._steps_to_complete())
             return
         try:
             fetched, _ = self.read()
-            response: Message = self.response(fetched)
-        except Exception:
-            # Without a response, the request would never complete.
-            self._node.host.logger("kwire.dispatch").exception(
-                "Delayed request %s from %s failed; responding with UNKNOWN_SERVER_ERROR",
-                self._context.header,
-                channel.peer_host,
-            )
-            response = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
-        self._context.complete(response)
+            response: Message | InSlices = self.response(fetched)
+        except Exception as error:  # without a response, the request would never complete
+            response = unexpected_error(self._node.host, self._context, error, self._request)
+        if isinstance(response, InSlices):
+            self._complete_in_slices(response.steps)
+        else:
+            self._context.complete(response)
+
+    def _complete_in_slices(self, steps: Steps) -> None:
+        self._is_completing = True
+        complete_in_slices(self._node.host, self._context, steps)
 
     def _steps_to_complete(self) -> Steps:
         fetched, _ = self.read()

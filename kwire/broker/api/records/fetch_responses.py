@@ -1,4 +1,4 @@
-"""Functions for fetches of both consumers and followers: replica lookup, divergence and responses."""
+"""The responses to fetches of both consumers and followers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING
 from kwire.broker.api.records.fetch_sessions import FetchContext, FetchTarget
 from kwire.broker.api.request.context import size_of
 from kwire.broker.api.request.slices import slices_of
-from kwire.broker.replication.roles import Role
-from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import (
-    EpochEndOffset,
     FetchableTopicResponse,
     FetchResponse,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,
 )
-from kwire.wire.primitives import ZERO_UUID, Uuid
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -25,68 +22,11 @@ if TYPE_CHECKING:
     from kwire.broker.api.request.context import RequestContext
     from kwire.broker.api.request.ports import BrokerRole
     from kwire.broker.replication.broker_topic_metrics import BrokerTopicMetrics
-    from kwire.broker.replication.partition import Partition
-    from kwire.broker.storage.log.log import Log
 
 FIRST_VERSION_WITH_CURRENT_LEADER = 16
 LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
 
 FetchedPartitions = list[tuple[FetchTarget, PartitionData]]
-
-
-def replica_to_fetch(node: BrokerRole, target: FetchTarget, *, from_leader: bool) -> Partition:
-    """Return this broker's replica for a target with a known topic. See `find_replica`."""
-    assert target.topic is not None
-    return find_replica(
-        node,
-        target.topic,
-        target.index,
-        target.current_leader_epoch,
-        topic_id=target.topic_id,
-        from_leader=from_leader,
-    )
-
-
-def find_replica(
-    node: BrokerRole,
-    topic: str,
-    index: int,
-    leader_epoch: int,
-    *,
-    topic_id: Uuid = ZERO_UUID,
-    from_leader: bool = True,
-) -> Partition:
-    """Return this broker's replica of a partition. With `from_leader`, the broker must be the leader.
-
-    The leader epoch is checked before the leader (KIP-320). Raises ApiError for a wrong topic id, epoch or
-    leader, or if the replica is missing or offline.
-    """
-    partition = node.partition(topic, index)
-    if partition is None:
-        raise node.missing_partition_error(topic, index)
-    if topic_id not in (ZERO_UUID, partition.topic_id):
-        raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-    if partition.role is Role.OFFLINE:
-        raise partition.not_leader_error()
-    partition.check_leader_epoch(leader_epoch)
-    if from_leader and partition.role is not Role.LEADER:
-        raise partition.not_leader_error()
-    return partition
-
-
-def find_divergence(log: Log, target: FetchTarget) -> EpochEndOffset | None:
-    """Return where the fetcher's log diverges from this log, or None. KIP-595.
-
-    Raises ApiError OFFSET_OUT_OF_RANGE if this log does not have the fetcher's epoch or offset any more.
-    """
-    if target.last_fetched_epoch < 0:
-        return None
-    epoch, end_offset = log.end_offset_for_epoch(target.last_fetched_epoch)
-    if end_offset < 0 or epoch < 0 or target.fetch_offset < log.log_start_offset:
-        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    if epoch < target.last_fetched_epoch or end_offset < target.fetch_offset:
-        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
-    return None
 
 
 def partition_error(target: FetchTarget, code: ErrorCode) -> PartitionData:
@@ -127,7 +67,7 @@ def build_response(
 
     Raises ApiError INVALID_FETCH_SESSION_EPOCH if another request has advanced the session in the meantime.
     """
-    session_id, sent = session.trim(fetched, node.host.monotonic_ms())
+    session_id, sent = session.trim(fetched, node.host.internode_clock.monotonic_ms())
     return _build(node, context, session, session_id, sent, follower_id)
 
 
@@ -147,7 +87,7 @@ def build_response_in_slices(
                 topics.append(topic)
         endpoints |= {endpoint.node_id: endpoint for endpoint in part.node_endpoints}
         yield
-    response.session_id = session.create_session(node.host.monotonic_ms())
+    response.session_id = session.create_session(node.host.internode_clock.monotonic_ms())
     response.node_endpoints = list(endpoints.values())
     return response
 
@@ -190,6 +130,6 @@ def _build(
     if leaders and not to_follower:
         fetch_response.node_endpoints = [
             NodeEndpoint(node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack)
-            for endpoint in node.endpoints(leaders, context.channel.listener)
+            for endpoint in node.endpoints(leaders, context.listener)
         ]
     return fetch_response

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from kwire.broker.api.request.slices import SLICE_PARTITIONS
+from kwire.host.host import InternodeTime
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import FIRST_VERSION_WITH_REPLICA_STATE, FetchRequest, PartitionData
 from kwire.wire.primitives import ZERO_UUID, Uuid
@@ -70,7 +71,7 @@ class FollowerTarget(FetchTarget):
         self.session = session
 
     @property
-    def fetched_ms(self) -> int:
+    def fetched_ms(self) -> InternodeTime:
         """The monotonic time in ms at which the session was last used."""
         return self.session.last_used_ms
 
@@ -107,7 +108,7 @@ class FetchSession:
         *,
         uses_topic_ids: bool,
         privileged: bool,
-        now_ms: int,
+        now_ms: InternodeTime,
     ) -> None:
         self.id = session_id
         self.targets = targets
@@ -145,7 +146,7 @@ class FollowerSession(FetchSession):
 
     __slots__ = ("maybe_changed", "waiting_fetch")
 
-    def __init__(self, *, uses_topic_ids: bool, now_ms: int) -> None:
+    def __init__(self, *, uses_topic_ids: bool, now_ms: InternodeTime) -> None:
         super().__init__(
             INVALID_SESSION_ID, OrderedDict(), uses_topic_ids=uses_topic_ids, privileged=True, now_ms=now_ms
         )
@@ -209,7 +210,7 @@ class FetchContext:
         return self._session is not None
 
     def trim(
-        self, fetched: Sequence[tuple[FetchTarget, PartitionData]], now_ms: int
+        self, fetched: Sequence[tuple[FetchTarget, PartitionData]], now_ms: InternodeTime
     ) -> tuple[int, Sequence[tuple[FetchTarget, PartitionData]]]:
         """Return the session id and the partitions for the response, and record them as sent.
 
@@ -242,7 +243,7 @@ class FetchContext:
                 self._sent[_key(target, self._uses_topic_ids)] = target
         return fetched
 
-    def create_session(self, now_ms: int) -> int:
+    def create_session(self, now_ms: InternodeTime) -> int:
         """Return the session id, after creating a session if the request does. The second part of `trim`."""
         if self._session is not None:
             return self._session.id
@@ -364,7 +365,7 @@ class FetchSessionCache:
         request: FetchRequest,
         version: int,
         name_of: NameOf,
-        now_ms: int,
+        now_ms: InternodeTime,
         consumer_targets: OrderedDict[TargetKey, FetchTarget] | None = None,
     ) -> FetchContext:
         """Apply a request to its session, and return the partitions that the request fetches.
@@ -456,7 +457,7 @@ class FetchSessionCache:
                 if isinstance(session, FollowerSession):
                     session.maybe_changed.pop((topic, index), None)
 
-    def admit(self, session: FetchSession, now_ms: int) -> int:
+    def admit(self, session: FetchSession, now_ms: InternodeTime) -> int:
         """Add a new session and return its id; 0 if no slot is available."""
         if not self._try_evict(privileged=session.privileged, size=len(session.targets), now_ms=now_ms):
             return INVALID_SESSION_ID
@@ -466,7 +467,7 @@ class FetchSessionCache:
         self._sessions[session_id] = session
         return session_id
 
-    def _try_evict(self, *, privileged: bool, size: int, now_ms: int) -> bool:
+    def _try_evict(self, *, privileged: bool, size: int, now_ms: InternodeTime) -> bool:
         """Return whether a slot is available for a session of `size` partitions, after evicting another.
 
         If all slots are in use, the least recently used session is evicted if it was unused for more than

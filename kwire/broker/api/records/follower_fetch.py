@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kwire.broker.api.records.fetch_isolation import FOLLOWER, find_divergence, find_replica
 from kwire.broker.api.records.fetch_responses import (
     FetchedPartitions,
     build_response,
-    find_divergence,
     partition_error,
     partition_refusal,
-    replica_to_fetch,
 )
 from kwire.broker.api.records.fetch_sessions import (
     FetchContext,
@@ -26,7 +25,9 @@ from kwire.broker.api.records.fetch_sessions import (
     size_of,
 )
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.api.request.unexpected_error import unexpected_error
 from kwire.broker.replication.broker_topic_metrics import EXPECTED_FETCH_ERRORS
+from kwire.broker.security.authorizer import Operation
 from kwire.host.host import Timer
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.fetch import (
@@ -54,6 +55,12 @@ def handle(
 ) -> FetchResponse | Delayed:
     """Respond at once, or when the partitions have grown enough, at the latest after `max_wait_ms`."""
     fetch = _FollowerFetch(node, context, request, session)
+    gate = node.gate
+    if gate.authorizer is not None and not gate.allows(context, Operation.CLUSTER_ACTION):
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return fetch.response(
+            [(target, partition_error(target, code)) for target in session.targets.values()]
+        )
     fetched, enough = fetch.read(is_new=True)
     if enough or request.max_wait_ms <= 0:
         return fetch.response(fetched)
@@ -115,7 +122,7 @@ class _FollowerFetch:
             try:
                 if target.topic is None:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-                partition = replica_to_fetch(node, target, from_leader=True)
+                partition = find_replica(node, target.topic, target.index)
                 data, size_bytes = self._read_one(
                     partition, target, left_bytes, at_least_one=not total_bytes, is_new=is_new
                 )
@@ -153,6 +160,7 @@ class _FollowerFetch:
         at_least_one: bool,
         is_new: bool,
     ) -> tuple[PartitionData, int]:
+        end_offset = FOLLOWER.readable_end(partition, target.current_leader_epoch, target.topic_id)
         state = partition.follower_state(
             self._broker_id, self._broker_epoch, has_leader_epoch=target.current_leader_epoch >= 0
         )
@@ -167,7 +175,7 @@ class _FollowerFetch:
         size_bytes = 0
         throttle = self._node.leader_quota
         is_throttled = throttle.is_throttled(partition.topic, partition.index)
-        diverging = find_divergence(log, target)
+        diverging = find_divergence(log, target) if target.last_fetched_epoch >= 0 else None
         if diverging is not None:
             data.diverging_epoch = diverging
         else:
@@ -175,7 +183,7 @@ class _FollowerFetch:
             region = log.read(
                 target.fetch_offset,
                 max_bytes=min(target.max_bytes, left_bytes),
-                up_to_offset=target.fetch_offset if is_held_back else log.written_end_offset,
+                up_to_offset=target.fetch_offset if is_held_back else end_offset,
                 at_least_one=at_least_one,
             )
             size_bytes = region.size_bytes
@@ -251,15 +259,8 @@ class _FollowerFetch:
                 if only_with_enough and not enough:
                     return
                 response = self.response(fetched)
-        except Exception:
-            # Without a response, the request would never complete.
-            self._node.host.logger("kwire.dispatch").exception(
-                "Delayed request %s of follower broker %d at %s failed; responding with UNKNOWN_SERVER_ERROR",
-                self._context.header,
-                self._broker_id,
-                channel.peer_host,
-            )
-            response = self._context.error_response(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        except Exception as error:  # without a response, the request would never complete
+            response = unexpected_error(self._node.host, self._context, error, self._request)
         session = self._session.follower
         assert session is not None
         if session.waiting_fetch is self:

@@ -7,12 +7,20 @@ yet.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.records.fetch_responses import find_replica
+from kwire.broker.api.records.fetch_isolation import (
+    CONSUMER,
+    DEBUGGING_OFFSETS,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    REPLICA_OFFSETS,
+    find_replica,
+)
 from kwire.broker.api.request.context import Delayed, RequestContext
 from kwire.broker.api.request.slices import SLICE_PARTITIONS, handle_in_slices, slices_of
+from kwire.broker.storage.log.worker_reads import MAX_PENDING, ReadPending, WorkerReads
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.list_offsets import (
     EARLIEST,
@@ -42,7 +50,6 @@ SINCE_VERSION = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-READ_UNCOMMITTED, READ_COMMITTED = range(2)
 CONSUMER_REPLICA_ID = -1
 DEBUGGING_REPLICA_ID = -2
 FIRST_VERSION_WITH_NOT_AVAILABLE = 5
@@ -63,24 +70,32 @@ def handle(
 
 def _steps(
     node: BrokerRole, context: RequestContext, request: ListOffsetsRequest
-) -> Generator[None, None, ListOffsetsResponse]:
+) -> Generator[WorkerReads | None, None, ListOffsetsResponse]:
     counts: Counter[tuple[str, int]] = Counter()
+    left: deque[tuple[str, ListOffsetsPartition]] = deque()
     for topic in request.topics:
         for some in slices_of(topic.partitions):
             counts.update((topic.name, partition.partition_index) for partition in some)
-            yield
+            left.extend((topic.name, partition) for partition in some)
+            yield None
     results: dict[tuple[str, int], ListOffsetsPartitionResponse] = {}
-    for topic in request.topics:
-        for partition in topic.partitions:
-            key = (topic.name, partition.partition_index)
-            if key in results:
+    reads = WorkerReads()
+    while left:
+        pending: list[tuple[str, ListOffsetsPartition]] = []
+        while left and len(pending) < MAX_PENDING:
+            if not len(left) % SLICE_PARTITIONS:
+                yield None
+            name, partition = left.popleft()
+            key = (name, partition.partition_index)
+            if counts[key] > 1 and key in results:
                 continue
-            if not (len(results) + 1) % SLICE_PARTITIONS:
-                yield
             try:
                 if counts[key] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
-                results[key] = _find_offset(node, context.api_version, request, topic.name, partition)
+                results[key] = _find_offset(node, context.api_version, request, name, partition, reads)
+            except ReadPending:
+                results[key] = ListOffsetsPartitionResponse()  # it keeps its place in the response
+                pending.append((name, partition))
             except ApiError as error:
                 code = error.code
                 if (
@@ -91,11 +106,14 @@ def _steps(
                 results[key] = ListOffsetsPartitionResponse(
                     partition_index=partition.partition_index, error_code=code, timestamp=-1, offset=-1
                 )
+        if pending:
+            left.extendleft(reversed(pending))
+            yield reads
     by_topic: dict[str, list[ListOffsetsPartitionResponse]] = {}
     for number, ((name, _), result) in enumerate(results.items(), 1):
         by_topic.setdefault(name, []).append(result)
         if not number % SLICE_PARTITIONS:
-            yield
+            yield None
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(name=name, partitions=partitions)
@@ -105,29 +123,26 @@ def _steps(
 
 
 def _find_offset(
-    node: BrokerRole, version: int, request: ListOffsetsRequest, topic: str, requested: ListOffsetsPartition
+    node: BrokerRole,
+    version: int,
+    request: ListOffsetsRequest,
+    topic: str,
+    requested: ListOffsetsPartition,
+    reads: WorkerReads,
 ) -> ListOffsetsPartitionResponse:
     timestamp = requested.timestamp
     if timestamp < 0 and version < SINCE_VERSION.get(timestamp, 1 << 15):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    partition = find_replica(
-        node,
-        topic,
-        requested.partition_index,
-        requested.current_leader_epoch,
-        from_leader=request.replica_id != DEBUGGING_REPLICA_ID,
-    )
-    log = partition.log
     is_client = request.replica_id == CONSUMER_REPLICA_ID
+    if is_client:
+        isolation = CONSUMER[request.isolation_level, True]
+    else:
+        isolation = DEBUGGING_OFFSETS if request.replica_id == DEBUGGING_REPLICA_ID else REPLICA_OFFSETS
+    partition = find_replica(node, topic, requested.partition_index)
+    end_offset = isolation.readable_end(partition, requested.current_leader_epoch)
+    log = partition.log
     # KIP-207: a new leader's high watermark may be too low, but returned offsets must not go backwards.
     is_behind = is_client and partition.is_high_watermark_stale
-    if not is_client:
-        end_offset = log.log_end_offset
-    elif request.isolation_level == READ_COMMITTED:
-        end_offset = log.last_stable_offset
-    else:
-        end_offset = log.high_watermark
-
     result = ListOffsetsPartitionResponse(partition_index=requested.partition_index, timestamp=-1, offset=-1)
     if timestamp == LATEST:
         if is_behind:
@@ -135,15 +150,16 @@ def _find_offset(
         result.offset = end_offset
         result.leader_epoch = partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
-        result.offset = log.log_start_offset
-        epoch = log.epoch_at_start()
+        result.offset = log.log_start_offset if timestamp == EARLIEST else log.local_log_start_offset
+        epoch = log.epoch_at(result.offset)
         if epoch is not None:
             result.leader_epoch = epoch
     elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         # kwire has no tiered storage, so these offsets do not exist: offset -1, leader epoch -1.
         pass
     else:
-        found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+        is_max = timestamp == MAX_TIMESTAMP
+        found = log.max_timestamp() if is_max else log.offset_for_timestamp(timestamp, reads)
         if found is not None and found.offset < end_offset:
             result.timestamp = found.timestamp
             result.offset = found.offset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.records.fetch_responses import find_replica
+from kwire.broker.api.records.fetch_isolation import REPLICA_OFFSETS, find_replica
 from kwire.broker.api.request.context import RequestContext
 from kwire.wire.errors import ApiError
 from kwire.wire.messages.offset_for_leader_epoch import (
@@ -39,7 +39,8 @@ def handle(
 
 def _end_offset(node: BrokerRole, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = find_replica(node, topic, requested.partition, requested.current_leader_epoch)
+        partition = find_replica(node, topic, requested.partition)
+        REPLICA_OFFSETS.readable_end(partition, requested.current_leader_epoch)
     except ApiError as error:
         return EpochEndOffset(partition=requested.partition, error_code=error.code)
     epoch, end_offset = partition.log.end_offset_for_epoch(requested.leader_epoch)

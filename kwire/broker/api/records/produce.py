@@ -7,10 +7,11 @@ leader; then the log checks size, CRC, records and sequence. The response waits 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.api.request.error_responses import error_response
 from kwire.broker.api.request.slices import (
     LARGE_PRODUCE_BYTES,
     SLICE_PARTITIONS,
@@ -22,8 +23,10 @@ from kwire.broker.api.request.slices import (
 )
 from kwire.broker.api.transactions.verification import ErrorWithMessage, verify_transaction
 from kwire.broker.metadata.topic_names import is_internal
+from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.broker.storage.log.validator import RecordErrors, check_produced, leading_header
 from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import BatchHeader
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.produce import (
@@ -76,8 +79,8 @@ def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -
             if len(headers) > LARGE_PRODUCE:
                 return InSlices(produce.in_slices())
             _check_named_once(request, len(headers))
-        if in_transaction and request.transactional_id is None:
-            raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if in_transaction:
+            produce.require_transactional_id()
     except ApiError as error:
         return InSlices(produce.fail_request(error))
     produce.append_all(request.topic_data, headers)
@@ -170,55 +173,64 @@ class _Produce:
                     in_transaction |= header is not None and header.is_transactional
                     named.add((topic.name, topic.topic_id, data.index))
                     if not len(headers) % SLICE_PARTITIONS:
-                        yield
+                        yield None
             if len(named) < len(headers):
                 raise ApiError(ErrorCode.INVALID_REQUEST, NAMED_TWICE)
-            if in_transaction and request.transactional_id is None:
-                raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            if in_transaction:
+                self.require_transactional_id()
         except ApiError as error:
             return (yield from self.fail_request(error))
-        responses = self._response.responses
         appended = in_slice = 0
-        for topic in request.topic_data:
-            for some in list(slices_of(topic.partition_data)) or [[]]:
-                part = TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=list(some))
-                self.append_all([part], headers[appended : appended + len(some)])
-                if some and some[0] is not topic.partition_data[0]:
-                    rest = responses.pop()
-                    responses[-1].partition_responses += rest.partition_responses
-                appended += len(some)
-                in_slice += 1 + len(some)
-                if in_slice > SLICE_PARTITIONS:
-                    in_slice = 0
-                    yield
+        for part in self._parts(request):
+            count = len(part.partition_data)
+            self.append_all([part], headers[appended : appended + count])
+            appended += count
+            in_slice += 1 + count
+            if in_slice > SLICE_PARTITIONS:
+                in_slice = 0
+                yield None
         self.all_sent = True
         if not self._waiting and request.acks != 0:
             return self._response
         self.maybe_finish()
         return DELAYED
 
+    def _parts(self, request: ProduceRequest) -> Iterator[TopicProduceData]:
+        """Yield the topics of a request in slices. The caller adds what it responds to each slice."""
+        responses = self._response.responses
+        for topic in request.topic_data:
+            for some in list(slices_of(topic.partition_data)) or [[]]:
+                yield TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=list(some))
+                if some and some[0] is not topic.partition_data[0]:
+                    rest = responses.pop()
+                    responses[-1].partition_responses += rest.partition_responses
+
+    def require_transactional_id(self) -> None:
+        """Check that a request with a transactional batch may use its transactional id. Raises ApiError."""
+        transactional_id, need = self._request.transactional_id, ResourceType.TRANSACTIONAL_ID
+        if transactional_id is None:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        self._node.gate.require(self._context, Operation.WRITE, need, transactional_id)
+
     def fail_request(self, error: ApiError) -> Steps:
         """Return a response with the error for every partition. With acks=0, close the connection instead."""
-        count = sum(len(topic.partition_data) for topic in self._request.topic_data)
-        self._context.record_error(error.code, count)
-        if self._request.acks == 0:
-            self._context.close_connection()
+        context, request = self._context, self._context.request
+        assert isinstance(request, ProduceRequest)
+        context.record_error(error.code, sum(len(topic.partition_data) for topic in request.topic_data))
+        if request.acks == 0:
+            context.close_connection()
             return DELAYED
-        # As in Kafka, UNKNOWN_SERVER_ERROR has no message.
-        message = None if error.code == ErrorCode.UNKNOWN_SERVER_ERROR else error.message
-        failed = 0
-        for topic in self._request.topic_data:
-            response = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
-            self._response.responses.append(response)
-            for data in topic.partition_data:
-                response.partition_responses.append(
-                    PartitionProduceResponse(
-                        index=data.index, error_code=error.code, base_offset=-1, error_message=message
-                    )
-                )
-                failed += 1
-                if not failed % SLICE_PARTITIONS:
-                    yield
+        context.results = None  # denied topics get the error, too
+        in_slice = 0
+        for part in self._parts(request):
+            requested = ProduceRequest(acks=request.acks, topic_data=[part])
+            failed = error_response(ApiKey.PRODUCE, self._version, requested, error)
+            assert isinstance(failed, ProduceResponse)
+            self._response.responses += failed.responses
+            in_slice += 1 + len(part.partition_data)
+            if in_slice > SLICE_PARTITIONS:
+                in_slice = 0
+                yield None
         return self._response
 
     def _append(
@@ -350,7 +362,7 @@ class _Produce:
                 NodeEndpoint(
                     node_id=endpoint.node_id, host=endpoint.host, port=endpoint.port, rack=endpoint.rack
                 )
-                for endpoint in self._node.endpoints({leader_id}, self._context.channel.listener)
+                for endpoint in self._node.endpoints({leader_id}, self._context.listener)
             ]
 
     def maybe_finish(self) -> None:
@@ -363,6 +375,8 @@ class _Produce:
             else:
                 self._context.complete(self._response)
             return
+        if self._context.results is not None:
+            self._context.results.add_to(self._response)
         failed = [
             f"{topic.name}-{response.index} {ErrorCode(response.error_code).name}"
             for topic in self._response.responses
@@ -374,7 +388,7 @@ class _Produce:
             # refresh its metadata.
             self._node.host.logger("kwire.produce").info(
                 "Closing connection to %s: Produce with acks=0 failed: %s",
-                self._context.channel.peer_host,
+                self._context.peer_host,
                 ", ".join(failed),
             )
             self._context.close_connection()

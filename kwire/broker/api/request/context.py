@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Generator
 from itertools import islice
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from kwire.broker.api.request.error_responses import error_response
+from kwire.broker.api.request.error_responses import ItemResults, error_response
 from kwire.broker.api.request.fetch_queue import FetchQueue
 from kwire.broker.api.request.repeated_request import FastPath, RepeatedRequest
 from kwire.broker.api.request.request_log import client_bytes, request_id
@@ -25,6 +25,9 @@ from kwire.wire.errors import ApiError, ErrorCode, NotInVersion
 from kwire.wire.primitives import Buffer, Region
 from kwire.wire.registry import RequestHeader, encode_response, encode_response_in_slices
 from kwire.wire.schema import Message
+
+if TYPE_CHECKING:
+    from kwire.host.host import Host
 
 
 class Delayed:
@@ -75,12 +78,30 @@ class ChannelAuthentication(Protocol):
         """
 
 
+class ClientQuotas:
+    """The quotas of the clients of a node (KIP-13, KIP-124). None of them is enforced."""
+
+    is_enforced = False
+    """Whether `throttle_time_ms` must see each request. Then no request takes the path for repeated ones."""
+
+    def throttle_time_ms(self, context: RequestContext, response: Message | None) -> int:
+        """Record a request that is about to be completed. Return for how long to mute its connection, in ms.
+
+        `response` is None if the request gets no response, or one that is already encoded.
+        """
+        return 0
+
+
+NO_QUOTAS: Final = ClientQuotas()
+
+
 class Channel:
     """The connection of a client, without its socket."""
 
     __slots__ = (
         "_client",
         "_client_id",
+        "_muted_until_ms",
         "authentication",
         "client_software_name",
         "client_software_version",
@@ -94,11 +115,13 @@ class Channel:
         "logger",
         "max_frame_bytes",
         "on_ready",
+        "on_throttled",
         "peer_host",
         "peer_port",
         "pending_bytes",
         "principal",
         "queued_bytes",
+        "quotas",
         "received_s",
         "repeated_request",
         "request_metrics",
@@ -119,10 +142,12 @@ class Channel:
         peer_port: int = 0,
         role: ListenerRole = ListenerRole.BROKER,
         request_metrics: RequestMetrics | None = None,
+        on_throttled: Callable[[int], None] = lambda throttle_ms: None,
     ) -> None:
         """`request_metrics` counts each received request and each sent response.
 
         `on_ready` is called when a response is ready, or when requests that had to wait may be handled.
+        `on_throttled` is called with a throttle time in ms. It calls `mute`, unless the connection ends.
         """
         self.id = channel_id
         self.peer_host = peer_host
@@ -137,6 +162,9 @@ class Channel:
         self.max_frame_bytes = MAX_FRAME_BYTES
         """The largest frame in bytes, without the size prefix. A larger frame closes the connection."""
         self.on_ready = on_ready
+        self.on_throttled = on_throttled
+        self._muted_until_ms = 0
+        self.quotas: ClientQuotas = NO_QUOTAS
         self.logger = logger
         self.request_metrics = request_metrics
         self._client_id: str | None = None
@@ -226,6 +254,18 @@ class Channel:
                 self._drop_slots()
         return pieces
 
+    def mute(self, host: Host, throttle_ms: int) -> None:
+        """Handle no further request for this time. Responses are still sent, as in Kafka since KIP-219."""
+
+        def end() -> None:
+            if not self.closed and host.monotonic_ms() >= self._muted_until_ms:
+                self.fetches.unmute()
+                self.on_ready(self)
+
+        self._muted_until_ms = max(self._muted_until_ms, host.monotonic_ms() + throttle_ms)
+        self.fetches.is_muted = True
+        host.schedule(throttle_ms, end)
+
     def _drop_slots(self) -> None:
         """Drop all requests, which get no response. As in Apache Kafka, metrics count them."""
         request_metrics = self.request_metrics
@@ -278,6 +318,7 @@ class RequestContext:
         "reply",
         "request",
         "response_bytes",
+        "results",
         "size_bytes",
         "state",
     )
@@ -303,6 +344,8 @@ class RequestContext:
         """Whether to close the connection after this request, or after its response if there is one."""
         self.request: object = None
         """The decoded request, kept until the response is encoded. An error response may need it."""
+        self.results: ItemResults | None = None
+        """The results of items that the handler does not get, for the response."""
         self.fast_path: FastPath | None = None
         """The function for a repetition of this request. A handler that responds at once may set it."""
 
@@ -318,6 +361,11 @@ class RequestContext:
     @property
     def listener(self) -> str:
         return self.channel.listener
+
+    @property
+    def role(self) -> ListenerRole:
+        """The role in which the node serves the listener."""
+        return self.channel.role
 
     @property
     def principal(self) -> Principal:
@@ -338,6 +386,8 @@ class RequestContext:
 
     def complete(self, response: Message) -> None:
         """Encode the response, which is sent after all earlier responses. Call this exactly once."""
+        if self.results is not None:
+            self.results.add_to(response)
         channel = self.channel
         if channel.closed or channel.closing:
             self.state = _READY
@@ -345,26 +395,31 @@ class RequestContext:
             self.record_errors(self.header.api_key, response)
             return
         header = self.header
+        throttle_ms = self._throttle(response) if channel.quotas.is_enforced else 0
         try:
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, response)
         except Exception as error:
-            self._handle_encoding_error(error)
+            self._handle_encoding_error(error, throttle_ms)
             return
         self.record_errors(header.api_key, response)
-        self.complete_encoded(encoded)
+        self._complete(encoded)
 
     def complete_in_slices(self, response: Message) -> Generator[None, None, None]:
         """Encode a large response like `complete`, and yield between slices of its elements."""
         header = self.header
+        if self.results is not None:
+            self.results.add_to(response)
+            self.results = None
         if self.channel.closed or self.channel.closing:
             self.complete(response)
             return
+        throttle_ms = self._throttle(response) if self.channel.quotas.is_enforced else 0
         try:
             encoded = yield from encode_response_in_slices(
                 header.api_key, header.api_version, header.correlation_id, response
             )
         except Exception as error:
-            self._handle_encoding_error(error)
+            self._handle_encoding_error(error, throttle_ms)
             return
         yield
         metrics = self.channel.request_metrics
@@ -375,7 +430,19 @@ class RequestContext:
                     if code:
                         metrics.record_error(header.api_key, code, count)
                 yield
-        self.complete_encoded(encoded)
+        self._complete(encoded)
+
+    def _throttle(self, response: Message | None) -> int:
+        """Record the request in the quotas of its client, and mute the connection if one is exceeded.
+
+        Return the throttle time in ms, which is set in the response if it has the field.
+        """
+        self.fast_path = None
+        throttle_ms = 0 if self.closes else self.channel.quotas.throttle_time_ms(self, response)
+        if throttle_ms > 0:
+            _set_throttle_time(response, throttle_ms)
+            self.channel.on_throttled(throttle_ms)
+        return throttle_ms
 
     def record_errors(self, api_key: int, response: Message) -> None:
         """Count the errors in a response of this API."""
@@ -385,7 +452,7 @@ class RequestContext:
                 if code:
                     metrics.record_error(api_key, code)
 
-    def _handle_encoding_error(self, error: Exception) -> None:
+    def _handle_encoding_error(self, error: Exception, throttle_ms: int) -> None:
         """Complete the request with an error, because its response cannot be encoded."""
         header = self.header
         if isinstance(error, NotInVersion):
@@ -394,7 +461,7 @@ class RequestContext:
                 "version does not have: %s",
                 *(header, self.channel.peer_host, error),
             )
-            self._complete_with_error(ErrorCode.UNSUPPORTED_VERSION)
+            self._complete_with_error(ErrorCode.UNSUPPORTED_VERSION, throttle_ms)
             return
         # The usual reason is a string of more than 32767 bytes. A client can cause that with names that an
         # error message quotes. Other requests must not be affected.
@@ -405,7 +472,7 @@ class RequestContext:
             exc_info=error,
             extra={"request": self.request_id},
         )
-        self._complete_with_error(ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._complete_with_error(ErrorCode.UNKNOWN_SERVER_ERROR, throttle_ms)
 
     def was_delayed(self) -> None:
         """Record that the handler has returned, and that the response comes later."""
@@ -429,18 +496,20 @@ class RequestContext:
         otherwise. Raises WireError for a Produce with acks=0.
         """
         header = self.header
+        self.results = None  # every item of the request gets this error
         response = error_response(header.api_key, header.api_version, self.request, error)
         for code in error_codes_of_partitions(header.api_key, response):
             if code:
                 self.record_error(code)
         return response
 
-    def _complete_with_error(self, code: ErrorCode) -> None:
+    def _complete_with_error(self, code: ErrorCode, throttle_ms: int) -> None:
         """Respond with this error. If the error response cannot be encoded either, close the connection."""
         header = self.header
         self.fast_path = None
         try:
             failed = self.error_response(ApiError(code))
+            _set_throttle_time(failed, throttle_ms)
             encoded = encode_response(header.api_key, header.api_version, header.correlation_id, failed)
         except Exception as error:
             self.channel.logger.warning(
@@ -452,7 +521,7 @@ class RequestContext:
             self.close_connection()
             return
         self.record_errors(header.api_key, failed)
-        self.complete_encoded(encoded)
+        self._complete(encoded)
 
     def complete_encoded(self, pieces: list[Buffer | Region]) -> None:
         """Complete the request with an encoded response.
@@ -460,6 +529,11 @@ class RequestContext:
         `pieces` are sent one after the other. The caller has put the size prefix into the first piece, as
         `encode_response` does.
         """
+        if self.channel.quotas.is_enforced:
+            self._throttle(None)
+        self._complete(pieces)
+
+    def _complete(self, pieces: list[Buffer | Region]) -> None:
         assert self.state == _PENDING, f"a second response to {self.header}"
         self.state = _READY
         self.request = None
@@ -482,6 +556,8 @@ class RequestContext:
         self.state = _READY
         self.request = None
         channel = self.channel
+        if channel.quotas.is_enforced:
+            self._throttle(None)
         if not channel.closed and not channel.closing and channel.slots[0] is self:
             channel.on_ready(channel)
 
@@ -496,3 +572,9 @@ class RequestContext:
         self.closes = True
         self.channel.ending = True
         self.complete_without_reply()
+
+
+def _set_throttle_time(response: Message | None, throttle_ms: int) -> None:
+    """Set the throttle time of a response, unless it has no such field or a longer time of the controller."""
+    if getattr(response, "throttle_time_ms", throttle_ms) < throttle_ms:
+        response.throttle_time_ms = throttle_ms  # type: ignore[union-attr]

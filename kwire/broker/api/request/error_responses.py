@@ -1,4 +1,4 @@
-"""Error responses for a whole request, for a handler that fails or a response that cannot be encoded.
+"""Error responses for a whole request, and results for the items of a request.
 
 Most responses have no field for a single error. So each item of the request (each topic, partition, group or
 resource) gets the error. `ITEM_ERRORS` has the fields with these items. A top-level error field of the
@@ -7,9 +7,12 @@ response is set as well. `tests/broker/api/data` has the error responses of Apac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from itertools import islice, repeat
+from typing import Any, Final, TypeVar
 
+from kwire.broker.controller.commands import Fault
 from kwire.broker.security.principal import ANONYMOUS
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode, WireError
@@ -17,6 +20,8 @@ from kwire.wire.messages.alter_user_scram_credentials import AlterUserScramCrede
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.registry import API_VERSIONS
 from kwire.wire.schema import Message, fields_of
+
+MessageT = TypeVar("MessageT", bound=Message)
 
 
 class ItemErrors(NamedTuple):
@@ -36,13 +41,10 @@ class ItemErrors(NamedTuple):
     """Other fields of a response item for which Kafka uses a value other than the default."""
 
 
-def _topics(
-    request_field: str = "topics", response_field: str = "topics", partitions: str = "partitions"
-) -> ItemErrors:
-    """Return the `ItemErrors` for topics by name with partitions by index, which is the most common case."""
-    return ItemErrors(
-        request_field, response_field, ("name",), ItemErrors(partitions, "partitions", ("partition_index",))
-    )
+def _topics(*key_fields: str, response_field: str = "topics", partitions: str = "partitions") -> ItemErrors:
+    """Return the `ItemErrors` for topics, usually by name, with partitions by index."""
+    inner = ItemErrors(partitions, "partitions", ("partition_index",))
+    return ItemErrors("topics", response_field, key_fields or ("name",), inner)
 
 
 RESOURCE: Final = ("resource_type", "resource_name")
@@ -66,12 +68,8 @@ ITEM_ERRORS: Final[dict[int, ItemErrors]] = {
     ),
     ApiKey.LIST_OFFSETS: _topics(),
     ApiKey.METADATA: ItemErrors("topics", "topics", ("name", "topic_id")),
-    ApiKey.OFFSET_COMMIT: ItemErrors(
-        "topics",
-        "topics",
-        ("name", "topic_id"),
-        ItemErrors("partitions", "partitions", ("partition_index",)),
-    ),
+    ApiKey.OFFSET_COMMIT: _topics("name", "topic_id"),
+    ApiKey.DELETE_TOPICS: ItemErrors("topics", "responses", ("name", "topic_id")),
     ApiKey.DESCRIBE_GROUPS: ItemErrors("groups", "groups", ("group_id",)),
     ApiKey.CREATE_TOPICS: ItemErrors("topics", "topics", ("name",)),
     ApiKey.DELETE_RECORDS: ItemErrors(
@@ -97,12 +95,7 @@ ITEM_ERRORS: Final[dict[int, ItemErrors]] = {
     ApiKey.DELETE_ACLS: ItemErrors("filters", "filter_results", ()),
     ApiKey.DESCRIBE_CONFIGS: ItemErrors("resources", "results", RESOURCE),
     ApiKey.ALTER_CONFIGS: ItemErrors("resources", "responses", RESOURCE),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: ItemErrors(
-        "topics",
-        "results",
-        ("topic_name=name",),
-        ItemErrors("partitions", "partitions", ("partition_index",)),
-    ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _topics("topic_name=name", response_field="results"),
     ApiKey.CREATE_PARTITIONS: ItemErrors("topics", "results", ("name",)),
     ApiKey.DELETE_GROUPS: ItemErrors("groups_names", "results", ("group_id",)),
     ApiKey.ELECT_LEADERS: ItemErrors(
@@ -124,6 +117,13 @@ ITEM_ERRORS: Final[dict[int, ItemErrors]] = {
 }
 """By API key, the items that get an error. Except for `SPECIAL`, other APIs have only a top-level error."""
 
+ITEM_RESULTS: Final[dict[int, ItemErrors]] = {
+    ApiKey.OFFSET_DELETE: _topics(),
+    ApiKey.DESCRIBE_QUORUM: _topics("topic_name"),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: ItemErrors("directories", "directories", ("id",), _topics("topic_id")),
+}
+"""By API key, items with results that an error response to the complete request does not contain."""
+
 WITH_DEFAULT_MESSAGE: Final = {
     ApiKey.FIND_COORDINATOR,
     ApiKey.DESCRIBE_CONFIGS,
@@ -134,9 +134,13 @@ WITH_DEFAULT_MESSAGE: Final = {
 }
 """The APIs in which an error without a message is sent with Kafka's default message."""
 
+NO_FAULT: Final = Fault(ErrorCode.NONE)
+"""The result of an item that succeeded."""
+
 ELECT_LEADERS_WITHOUT_TOP: Final = ApiKey.ELECT_LEADERS, 0
 FIRST_FETCH_WITH_IDS: Final = 13
 FIRST_ADD_PARTITIONS_IN_BATCHES: Final = 4
+TOPIC_NAMES_TO_DELETE: Final = ItemErrors("topic_names", "responses", ("name",))
 FIRST_DELETE_TOPICS_WITH_IDS: Final = 6
 FIRST_FIND_COORDINATOR_IN_BATCHES: Final = 4
 FIRST_JOIN_WITHOUT_PROTOCOL: Final = 7
@@ -153,21 +157,76 @@ def error_response(api_key: int, version: int, request: Any, error: ApiError) ->
     message = error.message
     if message is None and api_key in WITH_DEFAULT_MESSAGE:
         message = DEFAULT_MESSAGES.get(error.code)
+    fault = Fault(error.code, message)
     response: Message = API_VERSIONS[api_key].response_class()
     special = SPECIAL.get(api_key)
     if special is not None:
-        special(response, request, version, error.code, message)
+        special(response, request, version, fault)
         return response
     if (api_key, version) != ELECT_LEADERS_WITHOUT_TOP:
-        _set_error(response, error.code, message)
+        _set_error(response, fault)
     items = ITEM_ERRORS.get(api_key)
     if items is not None:
-        _fill(response, items, getattr(request, items.request_field), error.code, message)
+        _fill(response, items, getattr(request, items.request_field), repeat(fault))
     return response
 
 
-def _set_error(message_or_item: Message, code: ErrorCode, message: str | None) -> None:
+def with_results(
+    api_key: int, response: MessageT, request: Message, faults: Iterable[Fault | None]
+) -> MessageT:
+    """Add one result for each item of the request to the response, and return the response.
+
+    `faults` are the errors of the items in the order of the request; None for an item that succeeded.
+    """
+    items = items_of(api_key)
+    _fill(response, items, getattr(request, items.request_field), iter(faults))
+    return response
+
+
+def items_of(api_key: int, version: int = FIRST_DELETE_TOPICS_WITH_IDS) -> ItemErrors:
+    """Return the items of a request that names several resources. DeleteTopics first had a list of names."""
+    if api_key == ApiKey.DELETE_TOPICS and version < FIRST_DELETE_TOPICS_WITH_IDS:
+        return TOPIC_NAMES_TO_DELETE
+    return ITEM_RESULTS.get(api_key) or ITEM_ERRORS[api_key]
+
+
+class ItemResults:
+    """Results that are known before a request is handled. The response to the other items gets them."""
+
+    def __init__(self, api_key: int, version: int) -> None:
+        self.items = items_of(api_key, version)
+        self._results: dict[int, tuple[Any, Fault]] = {}
+        """The items with their results, by their positions in the request in ascending order."""
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def add(self, position: int, item: object, fault: Fault) -> None:
+        self._results[position] = item, fault
+
+    def rest_of(self, request: MessageT) -> MessageT:
+        """Return a copy of the request without the items that have results."""
+        rest, field = copy(request), self.items.request_field
+        items = enumerate(getattr(request, field))
+        setattr(rest, field, [item for position, item in items if position not in self._results])
+        return rest
+
+    def add_to(self, response: Message) -> None:
+        """Add the results to the response to the other items, unless the complete request has failed."""
+        if getattr(response, "error_code", ErrorCode.NONE):
+            return
+        field = self.items.response_field
+        entry_class = _entry_class(response, field)
+        others, entries = iter(getattr(response, field)), list[Any]()
+        for position, (item, fault) in self._results.items():
+            entries += islice(others, max(0, position - len(entries)))
+            entries.append(_entry(entry_class, self.items, item, repeat(fault)))
+        setattr(response, field, [*entries, *others])
+
+
+def _set_error(message_or_item: Message, fault: Fault) -> None:
     """Set those error fields that the message or item has."""
+    code, message = fault
     fields = message_or_item.declared_fields
     for name, value in (("error_code", code), ("partition_error_code", code), ("error_message", message)):
         if name in fields:
@@ -175,131 +234,127 @@ def _set_error(message_or_item: Message, code: ErrorCode, message: str | None) -
 
 
 def _fill(
-    response: Message,
-    items: ItemErrors,
-    requested: Iterable[Any] | None,
-    code: ErrorCode,
-    message: str | None,
+    response: Message, items: ItemErrors, requested: Iterable[Any] | None, faults: Iterator[Fault | None]
 ) -> None:
-    (entry_class,) = (one.message for one in fields_of(type(response)) if one.name == items.response_field)
-    assert entry_class is not None
+    """Add an entry for each requested item. Each innermost item takes the next fault."""
+    entry_class = _entry_class(response, items.response_field)
     entries = getattr(response, items.response_field)
-    for one in requested or ():
-        entry = entry_class(**items.other_fields)
-        for name in items.key_fields:
-            target, _, source = name.partition("=")
-            setattr(entry, target, getattr(one, source or target) if isinstance(one, Message) else one)
-        if items.inner is None:
-            _set_error(entry, code, message)
-        else:
-            _fill(entry, items.inner, getattr(one, items.inner.request_field), code, message)
-        entries.append(entry)
+    entries += [_entry(entry_class, items, one, faults) for one in requested or ()]
 
 
-def _produce(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
+def _entry_class(response: Message, field: str) -> type[Message]:
+    (entry_class,) = (one.message for one in fields_of(type(response)) if one.name == field)
+    assert entry_class is not None
+    return entry_class
+
+
+def _entry(
+    entry_class: type[Message], items: ItemErrors, requested: Any, faults: Iterator[Fault | None]
+) -> Message:
+    """Return the entry for one item in the response."""
+    entry = entry_class(**items.other_fields)
+    for name in items.key_fields:
+        target, _, source = name.partition("=")
+        value = getattr(requested, source or target) if isinstance(requested, Message) else requested
+        setattr(entry, target, value)
+    if items.inner is None:
+        _set_error(entry, next(faults) or NO_FAULT)
+    else:
+        _fill(entry, items.inner, getattr(requested, items.inner.request_field), faults)
+    return entry
+
+
+def _produce(response: Any, request: Any, version: int, fault: Fault) -> None:
     if not request.acks:
         raise WireError("a Produce request with acks=0 failed, and gets no response")
-    _fill(response, ITEM_ERRORS[ApiKey.PRODUCE], request.topic_data, code, message)
+    if fault.code == ErrorCode.UNKNOWN_SERVER_ERROR:
+        fault = Fault(fault.code)
+    _fill(response, ITEM_ERRORS[ApiKey.PRODUCE], request.topic_data, repeat(fault))
 
 
-def _fetch(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
-    response.error_code, response.session_id = code, request.session_id
+def _fetch(response: Any, request: Any, version: int, fault: Fault) -> None:
+    response.error_code, response.session_id = fault.code, request.session_id
     if version < FIRST_FETCH_WITH_IDS:
-        _fill(response, ITEM_ERRORS[ApiKey.FETCH], request.topics, code, message)
+        _fill(response, ITEM_ERRORS[ApiKey.FETCH], request.topics, repeat(fault))
 
 
-def _metadata(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
-    response.error_code = code
-    _fill(response, ITEM_ERRORS[ApiKey.METADATA], request.topics, code, message)
+def _metadata(response: Any, request: Any, version: int, fault: Fault) -> None:
+    response.error_code = fault.code
+    _fill(response, ITEM_ERRORS[ApiKey.METADATA], request.topics, repeat(fault))
     for topic in response.topics:
         topic.name = topic.name or ""
 
 
-def _offset_fetch(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
+def _offset_fetch(response: Any, request: Any, version: int, fault: Fault) -> None:
     if version >= FIRST_OFFSET_FETCH_OF_GROUPS:
-        _fill(response, ItemErrors("groups", "groups", ("group_id",)), request.groups, code, message)
+        _fill(response, ItemErrors("groups", "groups", ("group_id",)), request.groups, repeat(fault))
     elif version >= FIRST_OFFSET_FETCH_WITH_ERROR:
-        response.error_code = code
+        response.error_code = fault.code
     else:
         nothing = {"committed_offset": -1, "metadata": ""}
         partition = ItemErrors("partition_indexes", "partitions", ("partition_index",), other_fields=nothing)
-        _fill(response, ItemErrors("topics", "topics", ("name",), partition), request.topics, code, message)
+        _fill(response, ItemErrors("topics", "topics", ("name",), partition), request.topics, repeat(fault))
 
 
-def _find_coordinator(
-    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
-) -> None:
+def _find_coordinator(response: Any, request: Any, version: int, fault: Fault) -> None:
     if version < FIRST_FIND_COORDINATOR_IN_BATCHES:
-        response.error_code, response.error_message = code, message
+        response.error_code, response.error_message = fault
         response.node_id = response.port = -1
     else:
         items = ItemErrors(
             "coordinator_keys", "coordinators", ("key",), other_fields={"node_id": -1, "port": -1}
         )
-        _fill(response, items, request.coordinator_keys, code, message)
+        _fill(response, items, request.coordinator_keys, repeat(fault))
 
 
-def _join_group(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
-    response.error_code, response.generation_id = code, -1
+def _join_group(response: Any, request: Any, version: int, fault: Fault) -> None:
+    response.error_code, response.generation_id = fault.code, -1
     response.protocol_name = None if version >= FIRST_JOIN_WITHOUT_PROTOCOL else ""
 
 
-def _delete_topics(response: Any, request: Any, version: int, code: ErrorCode, message: str | None) -> None:
-    if version >= FIRST_DELETE_TOPICS_WITH_IDS:
-        _fill(response, ItemErrors("topics", "responses", ("name", "topic_id")), request.topics, code, None)
-    else:
-        _fill(response, ItemErrors("topic_names", "responses", ("name",)), request.topic_names, code, None)
+def _delete_topics(response: Any, request: Any, version: int, fault: Fault) -> None:
+    items = items_of(ApiKey.DELETE_TOPICS, version)
+    _fill(response, items, getattr(request, items.request_field), repeat(Fault(fault.code)))
 
 
-def _init_producer_id(
-    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
-) -> None:
-    response.error_code = code
+def _init_producer_id(response: Any, request: Any, version: int, fault: Fault) -> None:
+    response.error_code = fault.code
     response.producer_id = response.producer_epoch = -1
 
 
-def _add_partitions_to_txn(
-    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
-) -> None:
+def _add_partitions_to_txn(response: Any, request: Any, version: int, fault: Fault) -> None:
     if version >= FIRST_ADD_PARTITIONS_IN_BATCHES:
-        response.error_code = code
+        response.error_code = fault.code
     else:
         items = ITEM_ERRORS[ApiKey.ADD_PARTITIONS_TO_TXN]
-        _fill(response, items, request.v3_and_below_topics, code, message)
+        _fill(response, items, request.v3_and_below_topics, repeat(fault))
 
 
-def _alter_replica_log_dirs(
-    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
-) -> None:
+def _alter_replica_log_dirs(response: Any, request: Any, version: int, fault: Fault) -> None:
     for directory in request.dirs:
-        _fill(response, ITEM_ERRORS[ApiKey.ALTER_REPLICA_LOG_DIRS], directory.topics, code, message)
+        _fill(response, ITEM_ERRORS[ApiKey.ALTER_REPLICA_LOG_DIRS], directory.topics, repeat(fault))
 
 
-def _create_delegation_token(
-    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
-) -> None:
-    response.error_code = code
+def _create_delegation_token(response: Any, request: Any, version: int, fault: Fault) -> None:
+    response.error_code = fault.code
     response.principal_type, response.principal_name = ANONYMOUS[:2]
     response.issue_timestamp_ms = response.expiry_timestamp_ms = response.max_timestamp_ms = -1
     if version >= FIRST_TOKEN_WITH_REQUESTER:
         response.token_requester_principal_type, response.token_requester_principal_name = ANONYMOUS[:2]
 
 
-def _describe_client_quotas(
-    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
-) -> None:
-    response.error_code, response.error_message, response.entries = code, message, None
+def _describe_client_quotas(response: Any, request: Any, version: int, fault: Fault) -> None:
+    (response.error_code, response.error_message), response.entries = fault, None
 
 
-def _alter_user_scram_credentials(
-    response: Any, request: Any, version: int, code: ErrorCode, message: str | None
-) -> None:
+def _alter_user_scram_credentials(response: Any, request: Any, version: int, fault: Fault) -> None:
     for name in sorted({one.name for one in (*request.deletions, *request.upsertions)}):
-        result = AlterUserScramCredentialsResult(user=name, error_code=code, error_message=message)
+        result = AlterUserScramCredentialsResult(user=name)
+        _set_error(result, fault)
         response.results.append(result)
 
 
-SPECIAL: Final[dict[int, Callable[[Any, Any, int, ErrorCode, str | None], None]]] = {
+SPECIAL: Final[dict[int, Callable[[Any, Any, int, Fault], None]]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
     ApiKey.METADATA: _metadata,

@@ -19,7 +19,7 @@ SLICE_MS: Final = 2
 
 
 class FetchQueue:
-    __slots__ = ("_host", "_is_ending", "complete", "is_slicing", "queued")
+    __slots__ = ("_host", "_is_ending", "complete", "is_muted", "is_slicing", "queued")
 
     def __init__(self) -> None:
         self.complete: Callable[[], None] | None = None
@@ -29,6 +29,8 @@ class FetchQueue:
         self._host: Host | None = None
         self.is_slicing = False
         """Whether a large request is being handled in slices, and later requests of the connection wait."""
+        self.is_muted = False
+        """Whether the connection is muted, because its client has exceeded a quota. KIP-219."""
         self._is_ending = False
         """Whether the queued Fetches start without waiting, because another request follows them."""
 
@@ -62,6 +64,15 @@ class FetchQueue:
     def end_slices(self) -> None:
         """Start the next Fetch soon, unless the Fetch that was handled in slices waits for records."""
         self.is_slicing = False
+        self._continue()
+
+    def unmute(self) -> None:
+        """Start the next Fetch soon if the connection was muted."""
+        if self.is_muted:
+            self.is_muted = False
+            self._continue()
+
+    def _continue(self) -> None:
         if self._is_ending:
             assert self._host is not None
             self._host.call_soon(self._start_some)
@@ -74,10 +85,14 @@ class FetchQueue:
             self._host.call_soon(self._start_next)
 
     def _start_next(self) -> None:
-        if self.queued and self.complete is None and not self._is_ending and not self.is_slicing:
+        if self.queued and self.complete is None and not self._is_ending and not self._is_held:
             self.queued.pop(0)(True)
-            if self.complete is None and not self.is_slicing:
+            if self.complete is None and not self._is_held:
                 self._start_next_soon()
+
+    @property
+    def _is_held(self) -> bool:
+        return self.is_slicing or self.is_muted
 
     def complete_all(self) -> bool:
         """Complete every Fetch with the records that are available, because another request follows.
@@ -97,13 +112,13 @@ class FetchQueue:
         assert host is not None
         until_ms = host.monotonic_ms() + SLICE_MS
         self._is_ending = False  # also if a start fails
-        while self.queued and not self.is_slicing:
+        while self.queued and not self._is_held:
             self.queued.pop(0)(False)
             if host.monotonic_ms() >= until_ms:
                 break
         if self.queued:
             self._is_ending = True
-            if not self.is_slicing:
+            if not self._is_held:
                 host.call_soon(self._start_some)
 
     def clear(self) -> None:

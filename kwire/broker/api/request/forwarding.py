@@ -1,17 +1,14 @@
-"""Requests that a broker forwards to the active controller.
-
-A broker may itself handle some items of a request. It then forwards the other items as a `PartialRequest`.
-"""
+"""Requests that a broker forwards to the active controller, and requests for some items of another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kwire.broker.api.request.context import Delayed, RequestContext
-from kwire.broker.api.request.error_responses import error_response
+from kwire.broker.api.request.context import Delayed
+from kwire.broker.api.request.error_responses import ItemResults, error_response
 from kwire.broker.security.principal import Principal
-from kwire.wire.errors import ApiError
+from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.registry import RequestHeader
 from kwire.wire.schema import Message
 
@@ -22,18 +19,11 @@ Forward = Callable[["ControllerRequestContext", Any], Delayed]
 """A function that forwards a request to the active controller."""
 
 
-class PartialRequest:
-    """A request for some items of an original request, with the context of the original request.
+class DerivedRequest:
+    """A request that is handled in place of an original request, with the properties of the original one."""
 
-    The results of these items are added to the response to the original request.
-    """
-
-    def __init__(
-        self, original: RequestContext, request: Message, on_response: Callable[[Any], None]
-    ) -> None:
+    def __init__(self, original: ControllerRequestContext) -> None:
         self._original = original
-        self._request = request
-        self._on_response = on_response
 
     @property
     def header(self) -> RequestHeader:
@@ -55,15 +45,29 @@ class PartialRequest:
     def listener(self) -> str:
         return self._original.listener
 
-    def complete(self, response: Message) -> None:
-        self._on_response(response)
-
-    def refuse(self, error: ApiError) -> None:
-        """Use an error from the controller as the result of all forwarded items."""
-        self._on_response(
-            error_response(self._original.header.api_key, self.api_version, self._request, error)
-        )
-
     def close_connection(self) -> None:
         """Close the connection of the original request."""
         self._original.close_connection()
+
+
+class PartialRequest(DerivedRequest):
+    """A request for those items of an original request that have no results yet.
+
+    The response gets the results of the other items.
+    """
+
+    def __init__(self, original: ControllerRequestContext, request: Message, results: ItemResults) -> None:
+        super().__init__(original)
+        self._request = request
+        self._results = results
+
+    def complete(self, response: Message) -> None:
+        self._results.add_to(response)
+        self._original.complete(response)
+
+    def refuse(self, error: ApiError) -> None:
+        """Use an error as the result of all items. After NOT_CONTROLLER, the request is retried."""
+        if error.code is ErrorCode.NOT_CONTROLLER:
+            self._original.refuse(error)
+        else:
+            self.complete(error_response(self.header.api_key, self.api_version, self._request, error))

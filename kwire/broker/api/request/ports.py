@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from kwire.broker.api.request.gate import Gate, Requester
 from kwire.wire.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from kwire.broker.replication.remote_replicas import LeaderPartitions
     from kwire.broker.replication.replication_quota import ReplicationQuota
     from kwire.broker.security.delegation_tokens import TokenHmacs
-    from kwire.broker.security.principal import Principal
     from kwire.broker.security.users import Users
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch, TransactionMarker
     from kwire.host.host import Host, PeerAddress
     from kwire.wire.errors import ApiError, ErrorCode
-    from kwire.wire.registry import RequestHeader
     from kwire.wire.schema import Message
 
 
@@ -53,22 +52,8 @@ class Features(NamedTuple):
     epoch: int
 
 
-class ControllerRequestContext(Protocol):
+class ControllerRequestContext(Requester, Protocol):
     """A request to the controller, from a client of its own listener or forwarded by a broker."""
-
-    @property
-    def header(self) -> RequestHeader: ...
-    @property
-    def api_version(self) -> int:
-        """The version of the request and of its response."""
-
-    @property
-    def principal(self) -> Principal:
-        """The principal that sent the request."""
-
-    @property
-    def peer_host(self) -> str:
-        """The address of the client."""
 
     @property
     def listener(self) -> str:
@@ -112,6 +97,10 @@ class ClusterView(Protocol):
     def host(self) -> Host: ...
     @property
     def image(self) -> MetadataImage: ...
+    @property
+    def gate(self) -> Gate:
+        """The authorization of requests."""
+
     @property
     def stopping(self) -> bool:
         """Whether the node has completed its delayed requests, to shut down."""

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
+from typing import TYPE_CHECKING
 
 from kwire.wire.primitives import Buffer
 from kwire.wire.registry import RequestHeader
+
+if TYPE_CHECKING:
+    from kwire.broker.api.request.gate import Gate
 
 _CORRELATION_ID = 4
 """The byte position of the correlation id, after API key and version or after a response's size prefix."""
@@ -28,10 +32,17 @@ FastPath = Callable[[], bool]
 class RepeatedRequest:
     """The last request of a connection, and the response to send if the connection repeats the request."""
 
-    __slots__ = ("_before", "_behind", "_fast_path", "_header", "_response", "size_bytes")
+    __slots__ = (
+        *("_authorizer", "_before", "_behind", "_fast_path", "_gate", "_header", "_response"),
+        "size_bytes",
+    )
 
-    def __init__(self, header: RequestHeader, frame: Buffer, response: Buffer, fast_path: FastPath) -> None:
+    def __init__(
+        self, header: RequestHeader, frame: Buffer, response: Buffer, fast_path: FastPath, gate: Gate
+    ) -> None:
         """`frame` is the request without its size prefix. `response` includes its size prefix."""
+        self._gate = gate
+        self._authorizer = gate.authorizer
         self._header = header
         self.size_bytes = len(frame)
         """The size of the request in bytes, without its size prefix."""
@@ -57,7 +68,7 @@ class RepeatedRequest:
             or not request.startswith(self._before)
         ):
             return None
-        if not self._fast_path():
+        if self._gate.authorizer is not self._authorizer or not self._fast_path():
             return b""
         before, behind = self._response
         return before + request[_CORRELATION_ID:_AFTER_CORRELATION_ID] + behind

@@ -5,6 +5,8 @@ of several threads. kwire has one event loop, and serves the other connections b
 up to `LARGE_REQUEST_BYTES` are handled at once, because slices would only delay them. Produce has a
 higher limit, because most of its bytes are records.
 
+A Fetch or ListOffsets of any size may have to wait for reads that workers do. It continues after them.
+
 If the client disconnects, a request that only reads is dropped. Other requests still take effect, as in
 Apache Kafka.
 """
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from kwire.broker.api.request.context import Delayed, RequestContext
 from kwire.broker.api.request.unexpected_error import unexpected_error
+from kwire.broker.storage.log.worker_reads import WorkerReads
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ApiError, WireError
 from kwire.wire.schema import Message
@@ -43,8 +46,11 @@ READS: Final = frozenset(
 
 ItemT = TypeVar("ItemT")
 ResponseT = TypeVar("ResponseT", bound=Message | Delayed)
-Steps = Generator[None, None, Message | Delayed]
-"""The handling of a request: it yields after every slice, and returns the response or `DELAYED`."""
+Steps = Generator[WorkerReads | None, None, Message | Delayed]
+"""The handling of a request. It returns the response or `DELAYED`.
+
+It yields None after every slice, or the reads that workers have to do before the next step.
+"""
 
 
 class InSlices(Delayed):
@@ -62,31 +68,48 @@ def slices_of(items: Sequence[ItemT]) -> Iterator[Sequence[ItemT]]:
         yield items[start : start + SLICE_PARTITIONS]
 
 
-def handle_in_slices(context: RequestContext, steps: Generator[None, None, ResponseT]) -> ResponseT | Delayed:
-    """Run all steps now and return the response. If the request is large, the dispatcher runs them."""
+def handle_in_slices(
+    context: RequestContext, steps: Generator[WorkerReads | None, None, ResponseT]
+) -> ResponseT | Delayed:
+    """Run all steps now and return the response.
+
+    If the request is large or waits for workers, the dispatcher runs the remaining steps.
+    """
     if context.size_bytes > LARGE_REQUEST_BYTES:
         return InSlices(steps)
     while True:
         try:
-            next(steps)
+            reads = next(steps)
         except StopIteration as end:
             response: ResponseT = end.value
             return response
+        if reads is not None:
+            return InSlices(_after_reads(reads, steps))
+
+
+def _after_reads(reads: WorkerReads, steps: Steps) -> Steps:
+    yield reads
+    return (yield from steps)
 
 
 def complete_in_slices(host: Host, context: RequestContext, steps: Steps) -> None:
     """Run the steps and send the response that they return. A closed connection ends the steps of a read.
 
-    The first step runs at once. An ApiError becomes the response. A WireError closes the connection. If the
-    steps return `DELAYED`, the time from then on is remote time in the request metrics.
+    Each step runs in a turn of its own, or after the reads that it waits for. The first step runs at once. An
+    ApiError becomes the response. A WireError closes the connection. If the steps return `DELAYED`, the time
+    from then on is remote time in the request metrics.
     """
     work = _respond(host, context, steps)
 
     def next_step() -> None:
         if context.completed or (context.channel.closed and context.header.api_key in READS):
             work.close()
-        elif next(work, _ENDED) is None:
+            return
+        reads = next(work, _ENDED)
+        if reads is None:
             host.call_soon(next_step)
+        elif reads is not _ENDED:
+            reads.run(host, next_step)
 
     next_step()
 
@@ -101,14 +124,14 @@ def complete_delayed(host: Host, context: RequestContext, response: Message) -> 
 
 def respond_with(response: Message) -> Steps:
     """Return the response in the next turn. The steps of a request whose response only has to be encoded."""
-    yield
+    yield None
     return response
 
 
-_ENDED: Final = object()
+_ENDED: Final = WorkerReads()
 
 
-def _respond(host: Host, context: RequestContext, steps: Steps) -> Generator[None, None, None]:
+def _respond(host: Host, context: RequestContext, steps: Steps) -> Generator[WorkerReads | None, None, None]:
     try:
         reply = yield from _reply(host, context, steps)
     except Exception as error:  # a WireError, or no error response is possible

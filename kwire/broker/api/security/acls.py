@@ -8,22 +8,12 @@ and DeleteAcls to the active controller. ACLs in the metadata log are kept.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from kwire.wire.errors import ErrorCode, WireError
-from kwire.wire.messages.create_acls import (
-    AclCreation,
-    AclCreationResult,
-    CreateAclsRequest,
-    CreateAclsResponse,
-)
-from kwire.wire.messages.delete_acls import (
-    DeleteAclsFilter,
-    DeleteAclsFilterResult,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-)
-from kwire.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from kwire.wire.errors import ApiError, ErrorCode, WireError
+from kwire.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from kwire.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from kwire.wire.messages.describe_acls import DescribeAclsRequest
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.context import Delayed
@@ -40,10 +30,10 @@ AclChanges = CreateAclsRequest | DeleteAclsRequest
 
 def describe_acls(
     _node: NodeRole, _context: ControllerRequestContext, request: DescribeAclsRequest
-) -> DescribeAclsResponse:
-    """Return SECURITY_DISABLED. Raises WireError for a filter with an unknown code."""
+) -> NoReturn:
+    """Raise ApiError SECURITY_DISABLED, or WireError for a filter with an unknown code."""
     _check_filter(request)
-    return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER_ON_BROKER)
+    raise ApiError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER_ON_BROKER)
 
 
 def check_acl_changes(
@@ -54,30 +44,10 @@ def check_acl_changes(
     return forward(context, request)
 
 
-def create_acls(
-    _node: NodeRole, _context: ControllerRequestContext, request: CreateAclsRequest
-) -> CreateAclsResponse:
-    """Return SECURITY_DISABLED for each ACL. Raises WireError for an ACL with an unknown code."""
+def change_acls(_node: NodeRole, _context: ControllerRequestContext, request: AclChanges) -> NoReturn:
+    """Raise ApiError SECURITY_DISABLED, the result of each ACL or filter; WireError for an unknown code."""
     _check(request)
-    return CreateAclsResponse(
-        results=[
-            AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-            for _ in request.creations
-        ]
-    )
-
-
-def delete_acls(
-    _node: NodeRole, _context: ControllerRequestContext, request: DeleteAclsRequest
-) -> DeleteAclsResponse:
-    """Return SECURITY_DISABLED for each filter. Raises WireError for a filter with an unknown code."""
-    _check(request)
-    return DeleteAclsResponse(
-        filter_results=[
-            DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-            for _ in request.filters
-        ]
-    )
+    raise ApiError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
 
 
 def _check(request: AclChanges) -> None:

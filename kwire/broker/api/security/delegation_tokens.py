@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.request.context import DELAYED, Delayed
+from kwire.broker.api.request.commands import submit
+from kwire.broker.api.request.context import Delayed
 from kwire.broker.controller.commands import CreateToken, ExpireToken, Fault, RenewToken
+from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.broker.security.delegation_tokens import TokenHmacs, is_owner_requester_or_renewer, parse_principal
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
 from kwire.wire.errors import ApiError, ErrorCode
@@ -97,11 +99,12 @@ def create_delegation_token(
     owner, requester = _owner(context, request), context.principal
     if requester.token_authenticated:
         return _creation_error(context, owner, NOT_ALLOWED)
+    if not owner.is_same(requester) and not node.gate.allows(
+        context, Operation.CREATE_TOKENS, ResourceType.USER, str(owner)
+    ):
+        return _creation_error(context, owner, ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
 
-    def done(reply: DelegationTokenRecord | Fault | ApiError) -> None:
-        if isinstance(reply, ApiError):
-            context.refuse(reply)
-            return
+    def respond(reply: DelegationTokenRecord | Fault) -> CreateDelegationTokenResponse:
         response = _response(context, owner)
         if isinstance(reply, Fault):
             response.error_code = reply.code
@@ -111,13 +114,11 @@ def create_delegation_token(
             response.max_timestamp_ms = reply.max_timestamp
             response.token_id = reply.token_id
             response.hmac = node.token_hmacs.hmac_of(reply.token_id)
-        context.complete(response)
+        return response
 
     renewers = [Principal(renewer.principal_type, renewer.principal_name) for renewer in request.renewers]
-    node.own_controller.submit(
-        CreateToken(requester, owner, renewers, request.max_lifetime_ms, node.host.now_ms()), done
-    )
-    return DELAYED
+    command = CreateToken(requester, owner, renewers, request.max_lifetime_ms, node.host.now_ms())
+    return submit(node, context, command, respond)
 
 
 def _owner(context: ControllerRequestContext, request: CreateDelegationTokenRequest) -> Principal:
@@ -172,21 +173,17 @@ def change_expiry(
     if principal.token_authenticated:
         return _not_allowed(request)
 
-    def done(reply: int | Fault | ApiError) -> None:
-        if isinstance(reply, ApiError):
-            context.refuse(reply)
-        elif isinstance(reply, Fault):
-            context.complete(_expiry_response(request, reply.code, 0))
-        else:
-            context.complete(_expiry_response(request, ErrorCode.NONE, reply))
+    def respond(reply: int | Fault) -> ExpiryResponse:
+        if isinstance(reply, Fault):
+            return _expiry_response(request, reply.code, 0)
+        return _expiry_response(request, ErrorCode.NONE, reply)
 
     command = (
         RenewToken(principal, hmac, request.renew_period_ms, now_ms)
         if isinstance(request, RenewDelegationTokenRequest)
         else ExpireToken(principal, hmac, request.expiry_time_period_ms, now_ms)
     )
-    node.own_controller.submit(command, done)
-    return DELAYED
+    return submit(node, context, command, respond)
 
 
 def _not_allowed(request: ExpiryRequest) -> ExpiryResponse:
@@ -221,7 +218,13 @@ def describe_delegation_token(
             token for token in tokens if any(is_owner_requester_or_renewer(token, owner) for owner in owners)
         ]
     return DescribeDelegationTokenResponse(
-        tokens=[_describe(token, hmacs, context.api_version) for token in tokens]
+        tokens=[
+            _describe(token, hmacs, context.api_version)
+            for token in tokens
+            if is_owner_requester_or_renewer(token, context.principal)
+            or node.gate.allows(context, Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id)
+            or node.gate.allows(context, Operation.DESCRIBE_TOKENS, ResourceType.USER, token.owner)
+        ]
     )
 
 

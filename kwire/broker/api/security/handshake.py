@@ -6,12 +6,12 @@ in this module on a listener without SASL, and after authentication if they do n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from kwire.broker.api.request.context import RequestContext
-from kwire.wire.errors import ErrorCode
-from kwire.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from kwire.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from kwire.wire.messages.sasl_handshake import SaslHandshakeRequest
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import NodeRole
@@ -19,13 +19,9 @@ if TYPE_CHECKING:
 TOO_LATE: Final = "SaslAuthenticate request received after successful authentication"
 
 
-def sasl_handshake(
-    node: NodeRole, context: RequestContext, request: SaslHandshakeRequest
-) -> SaslHandshakeResponse:
-    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+def sasl_handshake(node: NodeRole, context: RequestContext, request: SaslHandshakeRequest) -> NoReturn:
+    raise ApiError(ErrorCode.ILLEGAL_SASL_STATE)
 
 
-def sasl_authenticate(
-    node: NodeRole, context: RequestContext, request: SaslAuthenticateRequest
-) -> SaslAuthenticateResponse:
-    return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=TOO_LATE)
+def sasl_authenticate(node: NodeRole, context: RequestContext, request: SaslAuthenticateRequest) -> NoReturn:
+    raise ApiError(ErrorCode.ILLEGAL_SASL_STATE, TOO_LATE)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.request.context import DELAYED, Delayed
+from kwire.broker.api.request.commands import submit
+from kwire.broker.api.request.context import Delayed
+from kwire.broker.api.request.error_responses import NO_FAULT
 from kwire.broker.controller.commands import AlterScramCredentials, Fault
 from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
-from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -67,22 +69,12 @@ def alter_user_scram_credentials(
 ) -> Delayed:
     """Alter the credentials on the controller. Return one result per user."""
 
-    def done(reply: dict[str, Fault | None] | ApiError) -> None:
-        if isinstance(reply, ApiError):
-            context.refuse(reply)
-        else:
-            context.complete(
-                AlterUserScramCredentialsResponse(
-                    results=[
-                        AlterUserScramCredentialsResult(
-                            user=name,
-                            error_code=ErrorCode.NONE if fault is None else fault.code,
-                            error_message=None if fault is None else fault.message,
-                        )
-                        for name, fault in reply.items()
-                    ]
-                )
-            )
+    def respond(faults: dict[str, Fault | None]) -> AlterUserScramCredentialsResponse:
+        return AlterUserScramCredentialsResponse(
+            results=[
+                AlterUserScramCredentialsResult(user=name, error_code=code, error_message=message)
+                for name, (code, message) in ((name, fault or NO_FAULT) for name, fault in faults.items())
+            ]
+        )
 
-    node.own_controller.submit(AlterScramCredentials(request.deletions, request.upsertions), done)
-    return DELAYED
+    return submit(node, context, AlterScramCredentials(request.deletions, request.upsertions), respond)

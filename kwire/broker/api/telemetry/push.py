@@ -46,7 +46,7 @@ def _client(context: RequestContext) -> ClientMetadata:
         context.client_id,
         channel.client_software_name,
         channel.client_software_version,
-        channel.peer_host,
+        context.peer_host,
         channel.peer_port,
         channel.id,
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.api.request.context import DELAYED, Delayed
+from kwire.broker.api.request.commands import submit
+from kwire.broker.api.request.context import Delayed
 from kwire.broker.config.describe import describe_topic, inherited_source
 from kwire.broker.controller.commands import (
     CreatePartitions,
@@ -19,6 +20,7 @@ from kwire.broker.controller.commands import (
     Fault,
     TopicToDelete,
 )
+from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_partitions import (
@@ -58,42 +60,36 @@ def create_topics(
     if topics and request.timeout_ms <= 0:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
-    def done(reply: list[CreatableTopicResult] | ApiError) -> None:
-        if isinstance(reply, ApiError):
-            context.refuse(reply)
-            return
-        results = reply
+    def respond(results: list[CreatableTopicResult]) -> CreateTopicsResponse:
         if context.api_version >= CONFIGS_SINCE:
-            _add_configs(node, topics, results)
-        duplicate = ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-        results.extend(_refused(name, duplicate) for name, count in times.items() if count > 1)
+            _add_configs(node, context, topics, results)
+        refused = [name for name, count in times.items() if count > 1]
+        results += [_refused(name, "Duplicate topic name.") for name in refused]
         if times[METADATA_TOPIC] == 1:
-            results.append(
-                _refused(
-                    METADATA_TOPIC,
-                    ApiError(
-                        ErrorCode.INVALID_REQUEST,
-                        f"Creation of internal topic {METADATA_TOPIC} is prohibited.",
-                    ),
-                )
-            )
-        context.complete(CreateTopicsResponse(topics=results))
+            text = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+            results.append(_refused(METADATA_TOPIC, text))
+        return CreateTopicsResponse(topics=results)
 
-    node.own_controller.submit(CreateTopics(topics, request.validate_only), done)
-    return DELAYED
+    return submit(node, context, CreateTopics(topics, request.validate_only), respond)
 
 
-def _refused(name: str, error: ApiError) -> CreatableTopicResult:
-    return CreatableTopicResult(name=name, error_code=error.code, error_message=error.message)
+def _refused(name: str, text: str) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=text)
 
 
 def _add_configs(
-    node: ControllerRole, topics: list[CreatableTopic], results: list[CreatableTopicResult]
+    node: ControllerRole,
+    context: ControllerRequestContext,
+    topics: list[CreatableTopic],
+    results: list[CreatableTopicResult],
 ) -> None:
     """Add the effective configuration of the created topics to their results. KIP-525."""
     overrides = {topic.name: {config.name: config.value for config in topic.configs} for topic in topics}
     for result in results:
         if result.error_code != ErrorCode.NONE:
+            continue
+        if not node.gate.allows(context, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name):
+            result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             continue
         given = {name: value for name, value in overrides[result.name].items() if value is not None}
         result.configs = [
@@ -136,14 +132,7 @@ def delete_topics(
     if request.timeout_ms <= 0 and any(count == 1 and topic != NO_TOPIC for topic, count in times.items()):
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
-    def done(reply: list[DeletedTopic] | ApiError) -> None:
-        if isinstance(reply, ApiError):
-            context.refuse(reply)
-        else:
-            context.complete(_response(reply))
-
-    node.own_controller.submit(DeleteTopics(topics), done)
-    return DELAYED
+    return submit(node, context, DeleteTopics(topics), _response)
 
 
 def _response(topics: list[DeletedTopic]) -> DeleteTopicsResponse:
@@ -175,15 +164,11 @@ def create_partitions(
     if topics and request.timeout_ms <= 0:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
-    def done(reply: list[tuple[str, Fault | None]] | ApiError) -> None:
-        if isinstance(reply, ApiError):
-            context.refuse(reply)
-            return
-        results.extend(_result(name, fault) for name, fault in reply)
-        context.complete(CreatePartitionsResponse(results=results))
+    def respond(outcomes: list[tuple[str, Fault | None]]) -> CreatePartitionsResponse:
+        results.extend(_result(name, fault) for name, fault in outcomes)
+        return CreatePartitionsResponse(results=results)
 
-    node.own_controller.submit(CreatePartitions(topics, request.validate_only), done)
-    return DELAYED
+    return submit(node, context, CreatePartitions(topics, request.validate_only), respond)
 
 
 def _result(name: str, fault: Fault | None) -> CreatePartitionsTopicResult:

@@ -13,6 +13,7 @@ from kwire.broker.api.request.context import RequestContext
 from kwire.broker.api.topics.metadata import offline_replicas
 from kwire.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from kwire.broker.metadata.topic_names import is_internal, topic_name_fault
+from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -37,8 +38,11 @@ def describe_topic_partitions(
     everything = not request.topics
     cursor = request.cursor
     first = cursor.topic_name if cursor is not None else ""
-    requested = image.topics if everything else {topic.name for topic in request.topics}
-    names = sorted(name for name in requested if name >= first)
+    requested = image.topics.keys() if everything else {topic.name for topic in request.topics}
+    allowed = {
+        name for name in requested if node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+    }
+    names = sorted(name for name in allowed if name >= first)
     if cursor is not None and (
         cursor.partition_index < 0 or (not everything and cursor.topic_name not in names)
     ):
@@ -55,11 +59,16 @@ def describe_topic_partitions(
             continue
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         end = min(len(topic.partitions), start + left)
-        response.topics.append(_describe(image, topic, start, end, context.channel.listener))
+        response.topics.append(_describe(image, topic, start, end, context.listener))
         if end < len(topic.partitions):
             response.next_cursor = ResponseCursor(topic_name=name, partition_index=end)
             break
         left -= max(0, end - start)
+    if not everything:
+        response.topics += [
+            DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
+            for name in sorted(requested - allowed)
+        ]
     return response
 
 

@@ -19,6 +19,7 @@ from kwire.broker.controller.auto_topic_creation import creatable_topic
 from kwire.broker.controller.commands import CreateTopics
 from kwire.broker.metadata.image import NO_LEADER, BrokerImage, MetadataImage, PartitionImage, TopicImage
 from kwire.broker.metadata.topic_names import is_internal, topic_name_fault
+from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError, ErrorCode
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 NO_CONTROLLER = -1
 FIRST_WITH_IDS_IN_REQUESTS = 12
+WITHOUT_OPERATIONS = ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def metadata(
@@ -51,24 +53,29 @@ def _steps(
 ) -> Generator[None, None, MetadataResponse]:
     version = context.header.api_version
     image = node.image
-    listener = context.channel.listener
+    listener = context.listener
     requested = request.topics
     by_id = [topic.topic_id for topic in requested or () if topic.topic_id != ZERO_UUID]
     describe = _Describer(image, listener, version)
     topics: list[MetadataResponseTopic] = []
     if requested is None or (version == 0 and not requested):
-        topics = [describe.topic(topic) for topic in image.topics.values()]
+        topics = [
+            describe.topic(topic)
+            for topic in image.topics.values()
+            if node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        ]
     elif by_id:
         for topic_id in dict.fromkeys(by_id):
             if not (len(topics) + 1) % SLICE_PARTITIONS:
                 yield
             known = image.topics_by_id.get(topic_id)
+            code = ErrorCode.UNKNOWN_TOPIC_ID
             if known is not None:
-                topics.append(describe.topic(known))
-            else:
-                topics.append(
-                    MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
-                )
+                if node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, known.name):
+                    topics.append(describe.topic(known))
+                    continue
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            topics.append(MetadataResponseTopic(error_code=code, name=None, topic_id=topic_id))
     else:
         missing: list[str] = []
         for number, name in enumerate(dict.fromkeys(topic.name for topic in requested), 1):
@@ -76,11 +83,14 @@ def _steps(
             if not number % SLICE_PARTITIONS:
                 yield
             known = image.topics.get(name)
-            if known is not None:
+            if not node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name):
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                topics.append(MetadataResponseTopic(error_code=code, name=name))
+            elif known is not None:
                 topics.append(describe.topic(known))
             else:
                 missing.append(name)
-        topics += yield from _missing(node, missing, request.allow_auto_topic_creation)
+        topics += yield from _missing(node, context, missing, request.allow_auto_topic_creation)
     response = MetadataResponse(
         brokers=brokers(node, image, listener),
         cluster_id=node.cluster_id,
@@ -91,7 +101,7 @@ def _steps(
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     if request.include_topic_authorized_operations:
         for topic in topics:
-            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
+            if topic.error_code not in WITHOUT_OPERATIONS:
                 topic.topic_authorized_operations = TOPIC_OPERATIONS
     return response
 
@@ -138,23 +148,29 @@ def _check(request: MetadataRequest, version: int) -> None:
 
 
 def _missing(
-    node: BrokerRole, names: list[str], allow_creation: bool
+    node: BrokerRole, context: RequestContext, names: list[str], allow_creation: bool
 ) -> Generator[None, None, list[MetadataResponseTopic]]:
     """Return an error for each of these missing topics, and auto-create them if that is allowed."""
     out: list[MetadataResponseTopic] = []
     to_create: list[str] = []
+    gate = node.gate
+    creates = allow_creation and node.config.auto_create_topics_enable
+    needs_topic = creates and not gate.allows(context, Operation.CREATE)
     for number, name in enumerate(names, 1):
         if not number % SLICE_PARTITIONS:
             yield
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
-        if topic_name_fault(name) is None:
+        if needs_topic and not gate.allows(context, Operation.CREATE, ResourceType.TOPIC, name):
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif topic_name_fault(name) is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if name != METADATA_TOPIC:  # the metadata log is not a topic for clients
                 to_create.append(name)
         out.append(MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal(name)))
-    if to_create and allow_creation and node.config.auto_create_topics_enable:
+    if to_create and creates:
+        topics = [creatable_topic(name, node.config) for name in to_create]
         node.controller.submit(
-            CreateTopics([creatable_topic(name, node.config) for name in to_create]),
+            CreateTopics(topics, client=(context.principal, context.peer_host)),
             partial(_log_refusals, node.host.logger("kwire.metadata"), to_create),
         )
     return out

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kwire.broker.api.request.context import RequestContext
 from kwire.broker.metadata.topic_names import topic_name_fault
 from kwire.broker.replication.roles import Role
+from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.coordinator.groups.consumer import regex
 from kwire.coordinator.transactions.transaction_metadata import TransactionMetadata, TransactionState
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
@@ -99,17 +100,19 @@ def describe_transactions(
 ) -> DescribeTransactionsResponse:
     """Return, for each transactional id, its transaction and producer, or an error."""
     return DescribeTransactionsResponse(
-        transaction_states=[_state(node, transactional_id) for transactional_id in request.transactional_ids]
+        transaction_states=[_state(node, context, one) for one in request.transactional_ids]
     )
 
 
-def _state(node: BrokerRole, transactional_id: str) -> DescribedTransaction:
+def _state(node: BrokerRole, context: RequestContext, transactional_id: str) -> DescribedTransaction:
     try:
         found = node.transactions.describe(transactional_id)
     except ApiError as error:
         return DescribedTransaction(transactional_id=transactional_id, error_code=error.code)
     by_topic: dict[str, TopicData] = {}
     for topic, index in sorted(found.partitions):
+        if not node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, topic):
+            continue
         by_topic.setdefault(topic, TopicData(topic=topic)).partitions.append(index)
     return DescribedTransaction(
         transactional_id=transactional_id,
@@ -134,7 +137,9 @@ def list_transactions(
     pattern = request.transactional_id_pattern
 
     def passes(transaction: TransactionMetadata) -> bool:
-        if transaction.state is TransactionState.DEAD:
+        if transaction.state is TransactionState.DEAD or not node.gate.allows(
+            context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transaction.transactional_id
+        ):
             return False
         if request.state_filters and transaction.state not in states:
             return False
@@ -142,15 +147,12 @@ def list_transactions(
             return False
         return request.duration_filter < 0 or now_ms - transaction.start_ms > request.duration_filter
 
-    try:
-        if pattern:
-            regex.check(pattern)
-        found = [transaction for transaction in node.transactions.list_transactions() if passes(transaction)]
-        if pattern:
-            names = regex.matching(pattern, [transaction.transactional_id for transaction in found])
-            found = [transaction for transaction in found if transaction.transactional_id in names]
-    except ApiError as error:
-        return ListTransactionsResponse(error_code=error.code)
+    if pattern:
+        regex.check(pattern)
+    found = [transaction for transaction in node.transactions.list_transactions() if passes(transaction)]
+    if pattern:
+        names = regex.matching(pattern, [transaction.transactional_id for transaction in found])
+        found = [transaction for transaction in found if transaction.transactional_id in names]
     return ListTransactionsResponse(
         unknown_state_filters=unknown,
         transaction_states=[

@@ -86,7 +86,7 @@ def txn_offset_commit(
             api_version=context.api_version,
         )
         producer = (request.producer_id, request.producer_epoch)
-        node.groups.commit_transactional_offsets(commit, producer, done)
+        node.groups.commit_offsets(commit, done, producer)
 
     if not request.group_id:
         done(ErrorCode.INVALID_GROUP_ID)

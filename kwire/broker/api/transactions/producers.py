@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC, is_internal
+from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
 from kwire.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from kwire.wire.errors import ApiError, ErrorCode
@@ -51,19 +52,21 @@ def init_producer_id(
 ) -> InitProducerIdResponse | Delayed:
     """Return a producer id and epoch. With a transactional id, the transaction coordinator assigns them.
 
-    Returns COORDINATOR_LOAD_IN_PROGRESS until the controller has allocated a block of producer ids.
+    Raises ApiError INVALID_REQUEST if the request has only one of producer id and epoch, or
+    COORDINATOR_LOAD_IN_PROGRESS until the controller has allocated a block of producer ids.
     """
+    _require_producer_id(node, context, request.transactional_id)
     knows_id = request.producer_id != NO_PRODUCER_ID
     knows_epoch = request.producer_epoch != NO_PRODUCER_EPOCH
     if knows_id != knows_epoch:
-        return _refusal(ErrorCode.INVALID_REQUEST)
+        raise ApiError(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch) if knows_id else None
 
         def done(result: ProducerIdAndEpoch | ApiError) -> None:
             if isinstance(result, ApiError):
                 code = error_for_version(result.code, context.api_version, FIRST_INIT_WITH_FENCED)
-                context.complete(_refusal(code))
+                context.refuse(ApiError(code))
             else:
                 context.complete(
                     InitProducerIdResponse(producer_id=result.producer_id, producer_epoch=result.epoch)
@@ -73,17 +76,16 @@ def init_producer_id(
             request.transactional_id, request.transaction_timeout_ms, expected, done
         )
         return DELAYED
-
-    try:
-        return InitProducerIdResponse(producer_id=node.producer_ids.next(), producer_epoch=0)
-    except ApiError as error:
-        return _refusal(error.code)
+    return InitProducerIdResponse(producer_id=node.producer_ids.next(), producer_epoch=0)
 
 
-def _refusal(code: int) -> InitProducerIdResponse:
-    return InitProducerIdResponse(
-        error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
-    )
+def _require_producer_id(node: BrokerRole, context: RequestContext, transactional_id: str | None) -> None:
+    """Raise ApiError unless the client may get a producer id."""
+    gate = node.gate
+    if transactional_id is not None:
+        gate.require(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    elif not gate.allows_any(context, Operation.WRITE, ResourceType.TOPIC):
+        gate.require(context, Operation.IDEMPOTENT_WRITE)
 
 
 def add_partitions_to_txn(
@@ -91,24 +93,20 @@ def add_partitions_to_txn(
 ) -> Delayed:
     """Add or verify partitions. Respond after every addition is committed to the log or is rejected."""
     if context.api_version < FIRST_VERSION_OF_BROKERS:
+        transactional_id = request.v3_and_below_transactional_id
+        node.gate.require(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
 
         def respond(results: list[AddPartitionsToTxnTopicResult]) -> None:
             context.complete(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
 
-        refused = _refused(node, request.v3_and_below_topics, of_client=True)
+        refused = _refused(node, request.v3_and_below_topics, client=context)
         if refused is not None:
             respond(refused)
             return DELAYED
         producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-        _add(
-            node,
-            request.v3_and_below_transactional_id,
-            producer,
-            request.v3_and_below_topics,
-            CLIENT_VERSION,
-            lambda results: respond(_for_version(results, context.api_version)),
-        )
+        _add(node, context, transactional_id, producer, request.v3_and_below_topics, respond)
         return DELAYED
+    node.gate.require(context, Operation.CLUSTER_ACTION)
     response = AddPartitionsToTxnResponse()
     left = len(request.transactions)
     if not left:
@@ -128,27 +126,30 @@ def add_partitions_to_txn(
                 context.complete(response)
 
         producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
-        refused = _refused(node, topics, of_client=False)
+        refused = _refused(node, topics)
         if refused is not None:
             on_results(refused)
         elif transaction.verify_only:
             _verify(node, transaction.transactional_id, producer, topics, on_results)
         else:
-            _add(node, transaction.transactional_id, producer, topics, BROKER_VERSION, on_results)
+            _add(node, context, transaction.transactional_id, producer, topics, on_results)
     return DELAYED
 
 
 def _add(
     node: BrokerRole,
+    context: RequestContext,
     transactional_id: str,
     producer: ProducerIdAndEpoch,
     topics: Sequence[AddPartitionsToTxnTopic],
-    client_version: int,
     on_results: OnTopicResults,
 ) -> None:
-    def done(code: ErrorCode) -> None:
-        on_results(_all_with(topics, code))
+    version = context.api_version
 
+    def done(code: ErrorCode) -> None:
+        on_results(_all_with(topics, error_for_version(code, version)))
+
+    client_version = CLIENT_VERSION if version < FIRST_VERSION_OF_BROKERS else BROKER_VERSION
     node.transactions.add_partitions(transactional_id, producer, _partitions(topics), client_version, done)
 
 
@@ -170,15 +171,22 @@ def _verify(
 
 
 def _refused(
-    node: BrokerRole, topics: Sequence[AddPartitionsToTxnTopic], *, of_client: bool
+    node: BrokerRole, topics: Sequence[AddPartitionsToTxnTopic], client: RequestContext | None = None
 ) -> list[AddPartitionsToTxnTopicResult] | None:
     """Return the errors of a transaction if one of its partitions cannot be added; None if all can be added.
 
-    A partition cannot be added if it does not exist. A client cannot add a partition of an internal topic.
+    A partition cannot be added if it does not exist. A client cannot add a partition of an internal topic, or
+    of a topic to which it may not write.
     """
+    denied = {
+        name
+        for name in ({topic.name for topic in topics} if client is not None else ())
+        if client is not None
+        and (is_internal(name) or not node.gate.allows(client, Operation.WRITE, ResourceType.TOPIC, name))
+    }
     codes = dict.fromkeys(_partitions(topics), ErrorCode.OPERATION_NOT_ATTEMPTED)
     for name, index in codes:
-        if of_client and is_internal(name):
+        if name in denied:
             codes[name, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif not node.partition_exists(name, index):
             codes[name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -217,16 +225,7 @@ def _by_topic(codes: Mapping[TopicPartition, ErrorCode]) -> list[AddPartitionsTo
     return list(topics.values())
 
 
-def _for_version(
-    results: list[AddPartitionsToTxnTopicResult], version: int
-) -> list[AddPartitionsToTxnTopicResult]:
-    for topic in results:
-        for result in topic.results_by_partition:
-            result.partition_error_code = error_for_version(result.partition_error_code, version)
-    return results
-
-
-def error_for_version(code: int, version: int, since: int = FIRST_VERSION_WITH_FENCED) -> int:
+def error_for_version(code: ErrorCode, version: int, since: int = FIRST_VERSION_WITH_FENCED) -> ErrorCode:
     """Return INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED for versions below `since`. KIP-588."""
     if code == ErrorCode.PRODUCER_FENCED and version < since:
         return ErrorCode.INVALID_PRODUCER_EPOCH

@@ -186,7 +186,7 @@ def checkpoint_offsets(logs: Iterable[Log]) -> Mapping[str, Offsets]:
         log_start_offsets={
             partition: log.log_start_offset
             for partition, log in by_partition.items()
-            if log.log_start_offset > log.segment_base_offsets[0]
+            if log.log_start_offset != log.segment_base_offsets[0]
         },
         high_watermarks={partition: log.high_watermark for partition, log in by_partition.items()},
     ).by_file()

@@ -58,8 +58,8 @@ class FutureLog:
         return self._log_manager.create_future_log(self.source, self.directory, self._first_offset(), now_ms)
 
     def _first_offset(self) -> int:
-        """Return the first offset to copy: the base offset of the batch with the log start offset."""
-        start_offset = self.source.log_start_offset
+        """Return the first offset to copy: the base offset of the batch with the local log start offset."""
+        start_offset = self.source.local_log_start_offset
         if start_offset >= self.source.written_end_offset:
             return start_offset
         head = self._read_source(start_offset, 1).read()[: _BASE_AND_LENGTH.size]
@@ -97,14 +97,14 @@ class FutureLog:
         """
         self._raise_if_failed()
         source = self.source
-        if self.log.log_end_offset < source.log_start_offset and (
+        if self.log.log_end_offset < source.local_log_start_offset and (
             self.log.log_end_offset < self._first_offset()
         ):
             self._recreate(now_ms)
         if self.offset_lag <= 0:
             self._follow_source()
             return None
-        next_offset = max(self.log.log_end_offset, source.log_start_offset)
+        next_offset = max(self.log.log_end_offset, source.local_log_start_offset)
         return self._read_source(next_offset, min(self._read_bytes, source.config.segment_bytes))
 
     def _read_source(self, offset: int, max_bytes: int) -> FileRegion:

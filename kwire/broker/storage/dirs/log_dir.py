@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Mapping
 
 from kwire.broker.storage.checkpoints import (
     LOCK,
@@ -68,6 +69,13 @@ def suffixed_dir_name(topic: str, partition: int, suffix: str, rng: random.Rando
     """Return a new directory name for a deleted or stray log. A long topic name is shortened."""
     rest = f"-{partition}.{rng.getrandbits(128):032x}{suffix}"
     return topic[: MAX_NAME_BYTES - len(rest)] + rest
+
+
+def unusable_text(failures: Mapping[str, object]) -> str:
+    """Return the error for log directories of which none can be used, from the failure of each directory."""
+    each = [str(why) if path in str(why) else f"{path}: {why}" for path, why in failures.items()]
+    where = "with --data or in log.dirs" if len(each) == 1 else "in log.dirs"
+    return f"no log directory can be used: {'; '.join(each)}: choose another one {where}"
 
 
 def ignores_case(disk: Disk, path: str) -> bool:

@@ -30,6 +30,7 @@ from kwire.broker.storage.dirs.log_dir import (
     PartitionDirectory,
     future_dir_name,
     suffixed_dir_name,
+    unusable_text,
 )
 from kwire.broker.storage.dirs.log_replacement import LogReplacement, ReplacedLog
 from kwire.broker.storage.dirs.meta_properties import StartRefused
@@ -117,10 +118,7 @@ class LogManager(BrokerLogs):
                 self._release()
                 raise
             except StorageError as error:
-                if len(self._directories) == 1:
-                    directory.failure = str(error)  # StartRefused reports it
-                else:
-                    self.handle_log_dir_failure(directory, error)
+                directory.failure = str(error)  # `load_meta_properties` reports it, if the start goes on
         self._check_any_online()
 
     def load_meta_properties(self) -> None:
@@ -129,7 +127,9 @@ class LogManager(BrokerLogs):
         A directory that fails goes offline. Raises StartRefused if no directory stays online.
         """
         for directory in self._directories:
-            if not directory.offline:
+            if directory.failure is not None:
+                self._report_failure(directory, StorageError(directory.failure))
+            else:
                 try:
                     with self._disk.reserved():
                         directory.read_properties()
@@ -509,14 +509,16 @@ class LogManager(BrokerLogs):
         if isinstance(error, ResourceShortage):
             self._logger.error("Log directory %s stays online: %s", directory.path, error)
             return
-        self._logger.error(
-            "Log directory %s is offline until its disk is repaired and the broker is restarted: %s",
-            directory.path,
-            error,
-        )
         directory.failure = str(error)
         for log in self.logs_in(directory.path):
             log.fail(error)
+        self._report_failure(directory, error)
+
+    def _report_failure(self, directory: LogDirectory, error: StorageError) -> None:
+        self._logger.error(
+            "Log directory %s is offline until its disk is repaired and the broker is restarted: %s",
+            *(directory.path, error),
+        )
         self._on_directory_failed(directory, error)
 
     def check_online(self, path: str) -> None:
@@ -529,10 +531,7 @@ class LogManager(BrokerLogs):
     def _check_any_online(self) -> None:
         if all(directory.offline for directory in self._directories):
             self._release()
-            failures = "; ".join(f"{directory.path}: {directory.failure}" for directory in self._directories)
-            raise StartRefused(
-                f"no log directory can be used: {failures}: choose another one with --data or in log.dirs"
-            )
+            raise StartRefused(unusable_text({each.path: each.failure for each in self._directories}))
 
     def _release(self) -> None:
         for directory in self._directories:

@@ -15,7 +15,7 @@ disk has not failed: it is raised before anything is changed, and the caller may
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kwire.broker.storage.disk import Disk, DiskFile, ResourceShortage, StorageError
 from kwire.broker.storage.log.delayed_deletion import DelayedDeletion
@@ -24,6 +24,7 @@ from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
 from kwire.broker.storage.log.log_config import AppendOrigin, LogConfig
 from kwire.broker.storage.log.producer_state import MarkerContext, ProducerStateManager
 from kwire.broker.storage.log.readable_log import ReadableLog
+from kwire.broker.storage.log.remote_segment import RemoteSegment
 from kwire.broker.storage.log.retention import deletable_segments
 from kwire.broker.storage.log.scan import InvalidBatch
 from kwire.broker.storage.log.segment import LogSegment, TimestampOffset
@@ -60,11 +61,13 @@ class Log(ReadableLog):
         "config",
         "directory",
         "failure",
+        "local_log_start_offset",
         "log_end_offset",
         "log_start_offset",
         "name",
         "partition",
         "producers",
+        "remote_segments",
         "staged",
         "topic",
         "topic_id",
@@ -97,6 +100,11 @@ class Log(ReadableLog):
         self.directory = directory
         self.config = config
         self.log_start_offset = log_start_offset
+        """The first offset that clients may read, on this disk or in remote storage."""
+        self.local_log_start_offset = log_start_offset
+        """The first offset that can be read from this disk. KIP-405."""
+        self.remote_segments: Sequence[RemoteSegment] = ()
+        """The segments before the local log start offset, in offset order."""
         self.log_end_offset = log_end_offset
         """The offset of the next append. Staged batches are before it."""
         self._high_watermark = log_start_offset
@@ -453,6 +461,7 @@ class Log(ReadableLog):
                 self._set_log_end_offset(offset)
                 self._epochs.truncate_from_end(offset)
                 self.log_start_offset = min(offset, self.log_start_offset)
+                self.local_log_start_offset = min(offset, self.local_log_start_offset)
                 self.producers.rebuild(list(self._segments), self.log_start_offset, offset, self._now_ms)
                 # Forget replicated transactions now: the high watermark may not advance for a long time.
                 self.producers.on_high_watermark_updated(self._high_watermark)
@@ -474,7 +483,7 @@ class Log(ReadableLog):
             self._drop_segments(list(self._segments)[::-1])
             self._add_segment(offset, self._now_ms)
             self._set_log_end_offset(offset)
-            self.log_start_offset = offset
+            self.log_start_offset = self.local_log_start_offset = offset
             self.high_watermark = offset
             self._epochs.clear()
             self.producers.truncate_fully_and_start_at(offset)
@@ -499,6 +508,7 @@ class Log(ReadableLog):
         if offset <= self.log_start_offset:
             return
         self.log_start_offset = offset
+        self.local_log_start_offset = max(offset, self.local_log_start_offset)
         self._batch_at_start = None
         self._segments.forget_positions()
         self._epochs.truncate_from_start(offset)
@@ -516,7 +526,7 @@ class Log(ReadableLog):
             old = deletable_segments(
                 list(self._segments),
                 self.config,
-                log_start_offset=self.log_start_offset,
+                local_log_start_offset=self.local_log_start_offset,
                 log_end_offset=self.log_end_offset,
                 high_watermark=self.high_watermark,
                 now_ms=now_ms,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 from kwire.broker.storage.disk import Disk, ResourceShortage, StorageError
 from kwire.broker.storage.file_region import CopiedRegion, FileRegion
 from kwire.broker.storage.log.leader_epoch_cache import LeaderEpochFileCache
+from kwire.broker.storage.log.remote_segment import RemoteRegion, RemoteSegment
 from kwire.broker.storage.log.scan import InvalidBatch
 from kwire.broker.storage.log.segment import LogSegment, TimestampOffset
-from kwire.broker.storage.log.segments import LogSegments
+from kwire.broker.storage.log.segments import EMPTY, LogSegments
 from kwire.broker.storage.log.transaction_index import AbortedTxn
+from kwire.broker.storage.log.worker_reads import WorkerReads
 from kwire.wire.batch import CorruptBatch
 from kwire.wire.errors import ApiError, ErrorCode
 
@@ -35,9 +38,11 @@ class ReadableLog:
     _epochs: LeaderEpochFileCache
     _segments: LogSegments
     failure: StorageError | None
+    local_log_start_offset: int
     log_end_offset: int
     log_start_offset: int
     name: str
+    remote_segments: Sequence[RemoteSegment]
 
     @property
     @abstractmethod
@@ -49,7 +54,13 @@ class ReadableLog:
         """Take the log offline."""
 
     def read(
-        self, offset: int, *, max_bytes: int, up_to_offset: int, at_least_one: bool = True
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        up_to_offset: int,
+        at_least_one: bool = True,
+        reads: WorkerReads | None = None,
     ) -> FileRegion:
         """Return the bytes from the batch that contains `offset` to `up_to_offset` or the end of its segment.
 
@@ -57,15 +68,18 @@ class ReadableLog:
         if it exceeds `max_bytes`; with `at_least_one=False`, the result is then `segments.INCOMPLETE`
         instead (KIP-74). Raises ApiError OFFSET_OUT_OF_RANGE if `offset` is before the log start offset or
         after the log end offset.
+
+        With `reads`, raises ReadPending if a worker has to read first. Without it, reads wait for the disk,
+        and an offset in a remote segment raises ApiError OFFSET_MOVED_TO_TIERED_STORAGE.
         """
         if self.failure is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        if offset < self.log_start_offset or offset > self.log_end_offset:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"Offset {offset} is not within {self.log_start_offset} to {self.log_end_offset}.",
-            )
+        if offset < self.local_log_start_offset or offset > self.log_end_offset:
+            return self._read_remote(offset, max_bytes, reads, at_least_one=at_least_one)
         try:
+            is_inactive = offset < min(self._segments.active.base_offset, up_to_offset)
+            if is_inactive and reads is not None and (max_bytes or at_least_one):
+                self._segments.warm(offset, reads)
             return self._segments.region(offset, up_to_offset, max_bytes, at_least_one=at_least_one)
         except ResourceShortage:
             max_bytes = min(max_bytes, MAX_COPIED_BYTES)
@@ -81,18 +95,36 @@ class ReadableLog:
         """Read a region at once, with a spare descriptor, which a region in a send queue would keep."""
         with self._disk.reserved():
             region = self._segments.region(offset, up_to_offset, max_bytes, at_least_one=at_least_one)
-            return CopiedRegion(region) if region.size_bytes else region
+            return CopiedRegion(region.read(), region.position) if region.size_bytes else region
+
+    def _read_remote(
+        self, offset: int, max_bytes: int, reads: WorkerReads | None, *, at_least_one: bool
+    ) -> FileRegion:
+        for segment in self.remote_segments:
+            if self.log_start_offset <= offset < min(segment.end_offset, self.local_log_start_offset):
+                if reads is None:
+                    raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
+                if not max_bytes and not at_least_one:
+                    return EMPTY
+                read = partial(segment.read, offset, max_bytes, at_least_one=at_least_one)
+                return reads.result((segment, offset), read)
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"Offset {offset} is not within {self.log_start_offset} to {self.log_end_offset}.",
+        )
 
     def aborted_transactions(self, offset: int, region: FileRegion) -> list[AbortedTxn]:
         """Return the aborted transactions that a read_committed consumer has to skip in a region.
 
         `region` is the result of a read of `offset`.
         """
+        if isinstance(region, RemoteRegion):
+            return region.aborted
         return self._look_up(lambda: self._segments.aborted(offset, region, self.last_stable_offset))
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
-        """Return the number of bytes between two offsets."""
-        start_offset = max(offset, self.log_start_offset)
+        """Return the number of bytes between two offsets on this disk."""
+        start_offset = max(offset, self.local_log_start_offset)
         return self._look_up(lambda: self._segments.size_between(start_offset, up_to_offset))
 
     def known_position(self, region: FileRegion, offset: int) -> tuple[int, int] | None:
@@ -113,9 +145,24 @@ class ReadableLog:
         """
         return self._look_up(lambda: self._segments.bytes_from_position(base, position, up_to_offset))
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """Return the first record, in offset order, with this timestamp or a later one, or None."""
-        return self._look_up(lambda: self._segments.find_timestamp(timestamp, self.log_start_offset))
+    def offset_for_timestamp(
+        self, timestamp: int, reads: WorkerReads | None = None
+    ) -> TimestampOffset | None:
+        """Return the first record, in offset order, with this timestamp or a later one, or None.
+
+        `reads` is used as in `read`.
+        """
+        start_offset = self.log_start_offset
+        for segment in self.remote_segments:
+            if start_offset < segment.end_offset and segment.max_timestamp >= timestamp:
+                if reads is None:
+                    raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
+                find = partial(segment.find_timestamp, timestamp, start_offset)
+                found = reads.result((segment, timestamp), find)
+                if found is not None:
+                    return found
+        start_offset = self.local_log_start_offset
+        return self._look_up(lambda: self._segments.find_timestamp(timestamp, start_offset, reads))
 
     def max_timestamp(self) -> TimestampOffset | None:
         """Return the first record with the greatest timestamp, or None if the log is empty."""
@@ -144,10 +191,9 @@ class ReadableLog:
         """The leader epochs with their start offsets, oldest first."""
         return self._epochs.entries
 
-    def epoch_at_start(self) -> int | None:
-        """Return the leader epoch of the record at the log start offset, or None if it is unknown."""
-        earliest = self._epochs.earliest
-        return earliest[0] if earliest is not None and earliest[1] <= self.log_start_offset else None
+    def epoch_at(self, offset: int) -> int | None:
+        """Return the leader epoch of the record at an offset, or None if it is unknown."""
+        return max((epoch for epoch, start in self._epochs.entries if start <= offset), default=None)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Return the largest epoch up to `leader_epoch` and its end offset; (-1, -1) if unknown. KIP-101."""

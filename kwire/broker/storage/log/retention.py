@@ -1,4 +1,4 @@
-"""Retention: the segments to delete by log start offset, size and time, oldest first, as in Kafka."""
+"""Retention: the segments to delete by local log start offset, size and time, oldest first, as in Kafka."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def deletable_segments(
     segments: Sequence[LogSegment],
     config: LogConfig,
     *,
-    log_start_offset: int,
+    local_log_start_offset: int,
     log_end_offset: int,
     high_watermark: int,
     now_ms: int,
@@ -30,7 +30,7 @@ def deletable_segments(
         end_offset = log_end_offset if is_last else segments[number + 1].base_offset
         if high_watermark < end_offset or (is_last and not segment.size_bytes):
             break
-        is_before_start = not is_last and end_offset <= log_start_offset
+        is_before_start = not is_last and end_offset <= local_log_start_offset
         is_excess = excess_bytes is not None and excess_bytes - segment.size_bytes >= 0
         is_expired = (
             config.delete

@@ -25,6 +25,7 @@ from kwire.broker.storage.log.transaction_index import (
     read_aborted_txns,
     truncate_aborted_txns,
 )
+from kwire.broker.storage.log.worker_reads import WorkerReads
 from kwire.wire.batch import NO_TIMESTAMP, read_header, records
 from kwire.wire.named_tuple import NamedTuple
 
@@ -373,18 +374,34 @@ class LogSegment:
 
         Also raises CorruptBatch.
         """
-        try:
-            indexed = self.time_index.lookup(timestamp)
-        except (CorruptIndex, FileMissing):
-            self.rebuild_indexes()
-            indexed = self.time_index.lookup(timestamp)
-        position = self.position_before(max(indexed, start_offset))
+        position = self.timestamp_position(timestamp, start_offset)
         for location in scan_headers(self.file, position, self.size_bytes):
             if location.max_timestamp >= timestamp and location.last_offset >= start_offset:
                 found = self._first_record(location, timestamp, start_offset)
                 if found is not None:
                     return found
         return None
+
+    def timestamp_position(self, timestamp: int, start_offset: int) -> int:
+        """Return the position from which `find_timestamp` searches."""
+        try:
+            indexed = self.time_index.lookup(timestamp)
+        except (CorruptIndex, FileMissing):
+            self.rebuild_indexes()
+            indexed = self.time_index.lookup(timestamp)
+        return self.position_before(max(indexed, start_offset))
+
+    def warm_index(self, index: OffsetIndex | TimeIndex, reads: WorkerReads) -> None:
+        """Raise ReadPending if a worker has to read an index of this inactive segment ahead."""
+        with suppress(FileMissing):
+            file = self._disk.open(index.path)
+            reads.warm(index.path, file, 0, file.size())
+
+    def warm_batches(self, position: int, reads: WorkerReads) -> None:
+        """Raise ReadPending if a worker has to read the batches at a position ahead."""
+        if position < self.size_bytes:
+            size = min(self.index_interval_bytes, self.size_bytes - position)
+            reads.warm(self.log_path, self.file, position, size)
 
     def find_max_timestamp(self) -> TimestampOffset | None:
         """Return the first record with the greatest timestamp, or None. Also raises CorruptBatch."""

@@ -13,6 +13,7 @@ from kwire.broker.storage.disk import DiskFile
 from kwire.broker.storage.file_region import NO_FILE, FileRegion
 from kwire.broker.storage.log.segment import LogSegment, TimestampOffset
 from kwire.broker.storage.log.transaction_index import AbortedTxn, collect_aborted_txns
+from kwire.broker.storage.log.worker_reads import WorkerReads
 
 _REMEMBERED_WRITES = 16
 """The maximum number of remembered write positions."""
@@ -108,6 +109,12 @@ class LogSegments:
     def unsynced_from(self, recovery_point: int) -> list[LogSegment]:
         """Return the segments with records after the recovery point, and the segment that ends at it."""
         return self._segments[max(0, bisect_left(self.bases, recovery_point) - 1) :]
+
+    def warm(self, offset: int, reads: WorkerReads) -> None:
+        """Raise ReadPending if a worker has to read ahead what the `region` of an offset needs."""
+        segment = self.segments_from(offset)[0]
+        segment.warm_index(segment.index, reads)
+        segment.warm_batches(segment.position_before(offset), reads)
 
     def region(self, offset: int, up_to_offset: int, max_bytes: int, *, at_least_one: bool) -> FileRegion:
         """Return the bytes from the batch that contains `offset`. See `ReadableLog.read`."""
@@ -239,7 +246,9 @@ class LogSegments:
         found = segment.find(up_to_offset)
         return segment.size_bytes if found is None else found.position
 
-    def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampOffset | None:
+    def find_timestamp(
+        self, timestamp: int, start_offset: int, reads: WorkerReads | None
+    ) -> TimestampOffset | None:
         """Return the first record from `start_offset` on with this timestamp or a later one, or None.
 
         As in Kafka, only the first segment with such a timestamp is searched. So the result is None if all
@@ -247,6 +256,10 @@ class LogSegments:
         """
         for segment in self._segments:
             if segment.size_bytes and segment.largest_timestamp() >= timestamp:
+                if reads is not None and segment is not self.active:
+                    segment.warm_index(segment.time_index, reads)
+                    segment.warm_index(segment.index, reads)
+                    segment.warm_batches(segment.timestamp_position(timestamp, start_offset), reads)
                 return segment.find_timestamp(timestamp, start_offset)
         return None
 

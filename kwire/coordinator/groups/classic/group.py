@@ -6,11 +6,14 @@ This module has no timers and writes no records; `coordinator.groups.classic.reb
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
-from kwire.coordinator.groups.classic.member import ClassicGroupMember, Protocols
+from kwire.coordinator.groups.classic.member import ClassicGroupMember
+from kwire.coordinator.groups.classic_protocol import Protocols
+from kwire.coordinator.groups.group_type import Group, since_commit
+from kwire.coordinator.groups.offsets import CommittedOffset, OffsetCommit
 from kwire.coordinator.state_machine import CoordinatorRecord, TimerHandle
 from kwire.wire.codegen import decoder
 from kwire.wire.errors import ApiError, ErrorCode, WireError
@@ -49,7 +52,8 @@ VALID_TRANSITIONS: Final[Mapping[ClassicGroupState, frozenset[ClassicGroupState]
 """The valid next states of each state."""
 
 
-class ClassicGroup:
+class ClassicGroup(Group):
+    state: ClassicGroupState
     __slots__ = (
         "_protocol_counts",
         "generation",
@@ -219,6 +223,15 @@ class ClassicGroup:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
 
+    def leaving_member(self, member_id: str, instance_id: str | None) -> ClassicGroupMember:
+        """Return the member of a LeaveGroup, which may have only an instance id. Raises ApiError."""
+        if member_id:
+            return self.check_member(member_id, instance_id)
+        static_id = self.static_member_ids.get(instance_id or "")
+        if static_id is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return self.members[static_id]
+
     def elect_joined_leader(self) -> bool:
         """Elect a leader among the joined members if the leader has not joined.
 
@@ -294,6 +307,22 @@ class ClassicGroup:
             members=members,
         )
 
+    def sync_response(self, member: ClassicGroupMember) -> SyncGroupResponse:
+        """Return the SyncGroup response with the member's assignment."""
+        return SyncGroupResponse(
+            protocol_type=self.protocol_type, protocol_name=self.protocol, assignment=member.assignment
+        )
+
+    def stop_join_timer(self) -> None:
+        timer, self.join_timer = self.join_timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def stop_sync_timer(self) -> None:
+        timer, self.sync_timer = self.sync_timer, None
+        if timer is not None:
+            timer.cancel()
+
     # --- protocols
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
@@ -342,6 +371,53 @@ class ClassicGroup:
             return topic in self.subscribed_topics
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
+    # --- offsets
+
+    def committing_member(self, commit: OffsetCommit, *, is_transactional: bool) -> ClassicGroupMember | None:
+        """Return the member that sent a commit, or None if the sender is not a member and need not be one.
+
+        Raises ApiError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS.
+        """
+        if commit.generation < 0 and self.state is ClassicGroupState.EMPTY:
+            return None
+        if commit.generation < 0 and not commit.member_id and commit.instance_id is None:
+            if is_transactional:
+                return None
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        member = self.check_member(commit.member_id, commit.instance_id)
+        if commit.generation != self.generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        if self.state is ClassicGroupState.COMPLETING_REBALANCE and not is_transactional:
+            # The member has joined this generation, but has no assignment yet.
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+        return member
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """Accept every client."""
+
+    def check_offset_deletion(self) -> None:
+        """Raise ApiError NON_EMPTY_GROUP if members have another protocol type than "consumer".
+
+        The topics of other protocol types are unknown.
+        """
+        if self.state is not ClassicGroupState.EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+
+    def retention_start(self) -> Callable[[CommittedOffset], int] | None:
+        if self.protocol_type is None:
+            return since_commit
+        if self.state is ClassicGroupState.EMPTY:
+            empty_since_ms = self.state_since_ms
+            return since_commit if empty_since_ms is None else lambda _committed: empty_since_ms
+        if (
+            self.protocol_type == CONSUMER_PROTOCOL_TYPE
+            and self.state is ClassicGroupState.STABLE
+            and self.subscribed_topics is not None
+        ):
+            # Only offsets of topics that no member subscribes to expire.
+            return since_commit
+        return None
+
     # --- records
 
     def record(self, assignments: Mapping[str, bytes] | None = None) -> CoordinatorRecord:
@@ -371,19 +447,13 @@ class ClassicGroup:
 
     def empty_record(self) -> CoordinatorRecord:
         """Return the GroupMetadata record of a new group: generation 0 and no members."""
-        value = GroupMetadataValue(
-            protocol_type="",
-            generation=0,
-            protocol=None,
-            leader=None,
-            current_state_timestamp=-1 if self.state_since_ms is None else self.state_since_ms,
-            members=[],
-        )
-        return CoordinatorRecord(GroupMetadataKey(group=self.id), value, GROUP_METADATA_VERSION, applied=True)
+        empty = ClassicGroup(self.id, 0)
+        empty.state_since_ms = self.state_since_ms
+        return empty.record()
 
-    def tombstone(self) -> CoordinatorRecord:
+    def tombstones(self) -> list[CoordinatorRecord]:
         """Return the tombstone of the group's GroupMetadata record."""
-        return CoordinatorRecord(GroupMetadataKey(group=self.id), None)
+        return [CoordinatorRecord(GroupMetadataKey(group=self.id), None)]
 
     @classmethod
     def from_record(cls, group_id: str, value: GroupMetadataValue, now_ms: int) -> ClassicGroup:

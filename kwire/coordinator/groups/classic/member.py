@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 
+from kwire.coordinator.groups.classic_protocol import JoinDone, Protocols, SyncDone
 from kwire.coordinator.state_machine import TimerHandle
-from kwire.wire.messages.join_group import JoinGroupResponse
-from kwire.wire.messages.sync_group import SyncGroupResponse
-
-JoinDone = Callable[[JoinGroupResponse], None]
-SyncDone = Callable[[SyncGroupResponse], None]
-Protocols = Sequence[tuple[str, bytes]]
-"""The names and metadata of a member's assignment protocols, the preferred one first."""
 
 
 class ClassicGroupMember:

@@ -10,50 +10,37 @@ ids).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from kwire.coordinator.groups.classic.group import ClassicGroup
 from kwire.coordinator.groups.classic.group import ClassicGroupState as State
-from kwire.coordinator.groups.classic.member import ClassicGroupMember, JoinDone, SyncDone
-from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
+from kwire.coordinator.groups.classic.member import ClassicGroupMember
+from kwire.coordinator.groups.classic_protocol import JoinDone, JoinRequest, SyncDone, SyncRequest
 from kwire.coordinator.groups.errors import response_error
-from kwire.coordinator.groups.rebalance_counts import RebalanceCounts
+from kwire.coordinator.groups.group_type import GroupRegistry, GroupsOfType
+from kwire.coordinator.groups.offsets import OffsetCommit
 from kwire.coordinator.state_machine import (
     EMPTY_RESULT,
-    CoordinatorContext,
     CoordinatorResult,
     HeartbeatFastPath,
 )
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.describe_groups import DescribedGroup
 from kwire.wire.messages.join_group import JoinGroupResponse
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.wire.messages.sync_group import SyncGroupResponse
 from kwire.wire.plural import plural
+from kwire.wire.records.groups import GroupMetadataKey, GroupMetadataValue
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """The time for which a member without a generation may wait in the join phase; Kafka's constant."""
 
 
-class ClassicConfig(Protocol):
-    """The configuration keys that classic groups read."""
-
-    @property
-    def group_max_size(self) -> int: ...
-    @property
-    def group_initial_rebalance_delay_ms(self) -> int: ...
-
-
-class ClassicGroups:
+class ClassicGroups(GroupsOfType[ClassicGroup, DescribedGroup]):
     """The classic groups of one partition of `__consumer_offsets`."""
 
-    def __init__(
-        self, config: ClassicConfig, context: CoordinatorContext, rebalances: RebalanceCounts
-    ) -> None:
-        self._config = config
-        self._context = context
-        self._rebalances = rebalances
-        self._logger = context.logger("kwire.groups")
-        self.groups: dict[str, ClassicGroup] = {}
+    def __init__(self, registry: GroupRegistry) -> None:
+        super().__init__(registry)
+        self.classic_protocol = self
 
     # --- requests
 
@@ -66,6 +53,10 @@ class ClassicGroups:
         group = self.groups.get(join.group_id)
         is_new_group = group is None
         if group is None:
+            owner = self._registry.owner(join.group_id)
+            if owner is not None and owner.classic_protocol is None:
+                done(_join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+                return EMPTY_RESULT
             if join.member_id:
                 done(_join_error(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id))
                 return EMPTY_RESULT
@@ -119,9 +110,9 @@ class ClassicGroups:
             return EMPTY_RESULT
         group.pending_syncs.discard(member.id)
         if not group.pending_syncs:
-            self._stop_sync_timer(group)
+            group.stop_sync_timer()
         if group.state is State.STABLE:
-            done(_sync_response(group, member))
+            done(group.sync_response(member))
             return EMPTY_RESULT
         member.sync_done = done
         if member.id == group.leader:
@@ -196,6 +187,22 @@ class ClassicGroups:
 
     # --- groups
 
+    def check_commit(self, group: ClassicGroup, commit: OffsetCommit, *, is_transactional: bool) -> None:
+        """Check the sender of a commit, and renew its session. Raises the errors of `committing_member`."""
+        member = group.committing_member(commit, is_transactional=is_transactional)
+        if member is not None:
+            self.renew_session(group, member)
+
+    def describe(self, group_id: str, *, only_committed: bool) -> DescribedGroup | None:
+        """Describe a group, always with changes that are not committed, as in Apache Kafka."""
+        group = self.groups.get(group_id)
+        return None if group is None else group.describe()
+
+    def replay(self, key: GroupMetadataKey, value: GroupMetadataValue | None, _offset: int) -> None:
+        self._registry.release(key.group)
+        if value is not None:
+            self.groups[key.group] = ClassicGroup.from_record(key.group, value, self._context.now_ms())
+
     def create(self, group_id: str) -> ClassicGroup:
         group = ClassicGroup(group_id, self._context.now_ms())
         self.groups[group_id] = group
@@ -228,13 +235,16 @@ class ClassicGroups:
                 group.complete_join(member, _join_error(code, member.id))
                 group.complete_sync(member, SyncGroupResponse(error_code=code))
 
+    def discard(self, group_id: str) -> None:
+        self.remove_group(self.groups[group_id])
+
     def remove_group(self, group: ClassicGroup) -> None:
         """Remove a group from memory, as Dead, and stop all its timers."""
         if self.groups.get(group.id) is group:
             del self.groups[group.id]
         group.state = State.DEAD
-        self._stop_join_timer(group)
-        self._stop_sync_timer(group)
+        group.stop_join_timer()
+        group.stop_sync_timer()
         for member_id in list(group.pending_joins):
             group.remove_pending_join(member_id)
         for member in group.members.values():
@@ -393,7 +403,7 @@ class ClassicGroups:
                 member.assignment = b""
             self._complete_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_syncs.clear()
-        self._stop_sync_timer(group)
+        group.stop_sync_timer()
         is_first = group.state is State.EMPTY
         group.transition_to(State.PREPARING_REBALANCE, self._context.now_ms())
         self._logger.info(
@@ -438,7 +448,7 @@ class ClassicGroups:
 
         If only static members remain and none has joined, the phase starts again.
         """
-        self._stop_join_timer(group)
+        group.stop_join_timer()
         for member in list(group.members.values()):
             if member.join_done is None and not member.is_static:
                 group.remove(member.id)
@@ -462,7 +472,7 @@ class ClassicGroups:
             member.is_new = False
             group.pending_syncs.add(member.id)
         generation = group.generation
-        self._stop_sync_timer(group)
+        group.stop_sync_timer()
         group.sync_timer = self._context.schedule(
             group.rebalance_timeout_ms, lambda: self._sync_timed_out(group, generation)
         )
@@ -481,7 +491,7 @@ class ClassicGroups:
                     member.assignment = assignments.get(member.id, b"")
                 self._complete_syncs(group, ErrorCode.NONE)
                 group.transition_to(State.STABLE, self._context.now_ms())
-                self._rebalances.classic_completed += 1
+                self._registry.rebalances.classic_completed += 1
                 return
             for member in group.members.values():
                 member.assignment = b""
@@ -493,7 +503,7 @@ class ClassicGroups:
     def _complete_syncs(self, group: ClassicGroup, code: ErrorCode) -> None:
         for member in list(group.members.values()):
             response = (
-                _sync_response(group, member)
+                group.sync_response(member)
                 if code == ErrorCode.NONE
                 else SyncGroupResponse(error_code=code, assignment=b"")
             )
@@ -507,13 +517,7 @@ class ClassicGroups:
         if identity.member_id in group.pending_joins:
             group.remove(identity.member_id)
             return identity.member_id
-        if identity.member_id:
-            member = group.check_member(identity.member_id, identity.group_instance_id)
-        else:
-            member_id = group.static_member_ids.get(identity.group_instance_id or "")
-            if member_id is None:
-                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-            member = group.members[member_id]
+        member = group.leaving_member(identity.member_id, identity.group_instance_id)
         self._remove_member(group, member)
         return member.id
 
@@ -565,27 +569,9 @@ class ClassicGroups:
     def _start_join_timer(
         self, group: ClassicGroup, delay_ms: int, command: Callable[[], CoordinatorResult]
     ) -> None:
-        self._stop_join_timer(group)
+        group.stop_join_timer()
         group.join_timer = self._context.schedule(delay_ms, command)
-
-    @staticmethod
-    def _stop_join_timer(group: ClassicGroup) -> None:
-        timer, group.join_timer = group.join_timer, None
-        if timer is not None:
-            timer.cancel()
-
-    @staticmethod
-    def _stop_sync_timer(group: ClassicGroup) -> None:
-        timer, group.sync_timer = group.sync_timer, None
-        if timer is not None:
-            timer.cancel()
 
 
 def _join_error(code: ErrorCode, member_id: str = "") -> JoinGroupResponse:
     return JoinGroupResponse(error_code=code, member_id=member_id, members=[])
-
-
-def _sync_response(group: ClassicGroup, member: ClassicGroupMember) -> SyncGroupResponse:
-    return SyncGroupResponse(
-        protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
-    )

@@ -13,12 +13,15 @@ from enum import Enum
 from typing import Any, Final
 
 from kwire.coordinator.groups.assignors.spec import Partitions
+from kwire.coordinator.groups.classic.group import CONSUMER_PROTOCOL_TYPE
 from kwire.coordinator.groups.consumer.member import (
     Assigned,
     ConsumerGroupMember,
     removal_records,
     target_record,
 )
+from kwire.coordinator.groups.group_type import Group
+from kwire.coordinator.groups.offsets import OffsetCommit
 from kwire.coordinator.state_machine import CoordinatorRecord
 from kwire.host.loggers import NodeLogger
 from kwire.wire.errors import ApiError, ErrorCode
@@ -41,6 +44,7 @@ from kwire.wire.schema import Message
 FIRST_EPOCH: Final = 1
 """The group and assignment epoch of a group without a stored epoch."""
 
+FIRST_COMMIT_VERSION_WITH_EPOCH: Final = 9
 NO_EPOCH: Final = -1
 NO_TARGET: Final[Partitions] = {}
 
@@ -66,7 +70,8 @@ class ResolvedRegex(NamedTuple):
     timestamp_ms: int
 
 
-class ConsumerGroup:
+class ConsumerGroup(Group):
+    protocol_type = CONSUMER_PROTOCOL_TYPE
     __slots__ = (
         "_logger",
         "assignment_epoch",
@@ -137,6 +142,50 @@ class ConsumerGroup:
         """Whether a member subscribes to this topic, by name or by regular expression."""
         return topic in self.counts
 
+    def check_commit(self, commit: OffsetCommit, *, is_transactional: bool) -> None:
+        """Check the sender and the member epoch of a commit. KIP-848, KIP-1251.
+
+        A member that has moved to a later epoch may have commits in flight. Such a commit is valid for
+        partitions that the member has owned since the epoch in the commit, since no other member can have
+        consumed them meanwhile.
+
+        Raises ApiError for the whole commit: UNKNOWN_MEMBER_ID; STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for
+        classic members and transactions); UNSUPPORTED_VERSION if a member with the consumer protocol sent
+        OffsetCommit before v9.
+        """
+        epoch, member_id = commit.generation, commit.member_id
+        if epoch < 0 and not self.members:
+            return
+        if is_transactional and epoch == NO_EPOCH and not member_id and commit.instance_id is None:
+            return
+        member = self.member(member_id)
+        if (
+            not is_transactional
+            and not member.is_classic
+            and commit.api_version < FIRST_COMMIT_VERSION_WITH_EPOCH
+        ):
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "OffsetCommit version 9 or above must be used by members using the consumer group protocol",
+            )
+        if epoch != member.epoch and (
+            epoch > member.epoch or any(member.is_stale(epoch, one) for one in commit.commits)
+        ):
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION if is_transactional else member.stale_error)
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """Check the member id and member epoch of an OffsetFetch. Clients outside of the group send neither.
+
+        Raises ApiError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for classic members).
+        """
+        if member_id is not None or member_epoch >= 0:
+            member = self.member(member_id or "")
+            if member_epoch != member.epoch:
+                raise ApiError(member.stale_error)
+
+    def check_offset_deletion(self) -> None:
+        """Accept the deletion, since the subscriptions are known."""
+
     def member(self, member_id: str) -> ConsumerGroupMember:
         """Return the member with this id. Raises ApiError UNKNOWN_MEMBER_ID."""
         member = self.members.get(member_id)
@@ -154,6 +203,31 @@ class ConsumerGroup:
         """
         member_id = self.static_member_ids.get(instance_id)
         return None if member_id is None else self.member(member_id)
+
+    def known_static_member(self, member_id: str, instance_id: str) -> ConsumerGroupMember:
+        """Return the static member with this instance id and member id.
+
+        Raises ApiError: UNKNOWN_MEMBER_ID if the instance id is unknown; FENCED_INSTANCE_ID if another member
+        has the instance id.
+        """
+        member = self.static_member(instance_id)
+        if member is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if member.id != member_id:
+            raise ApiError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {member.id}.",
+            )
+        return member
+
+    def leaving_member(self, member_id: str, instance_id: str | None) -> ConsumerGroupMember:
+        """Return the member of a LeaveGroup, which may have only an instance id. Raises ApiError."""
+        if instance_id is None:
+            return self.member(member_id)
+        member = self.static_member(instance_id)
+        if member_id or member is None:
+            return self.known_static_member(member_id, instance_id)
+        return member
 
     def target(self, member_id: str, instance_id: str | None) -> Partitions:
         """Return a member's target assignment. A static member inherits the target of its predecessor."""
@@ -304,7 +378,7 @@ class ConsumerGroup:
     def replay(self, key: Message, value: Message | None) -> None:
         """Apply a record.
 
-        A value of None is a tombstone. The state machine handles the tombstone of the group itself.
+        A value of None is a tombstone. `ConsumerGroups` handles the tombstone of the group itself.
         """
         REPLAY[type(key)](self, key, value)
 

@@ -9,12 +9,12 @@ timeout, and its rebalance timeout while it has partitions to revoke.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
+from typing import Any
 
 from kwire.coordinator.groups.assignors import ASSIGNORS
 from kwire.coordinator.groups.assignors.spec import Partitions
 from kwire.coordinator.groups.classic.group import ClassicGroup, ClassicGroupState
-from kwire.coordinator.groups.classic.rebalance import ClassicGroups
+from kwire.coordinator.groups.consumer.describe import describe_group
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
 from kwire.coordinator.groups.consumer.member import (
     JOINING_EPOCH,
@@ -29,25 +29,26 @@ from kwire.coordinator.groups.consumer.migration_port import Migration
 from kwire.coordinator.groups.consumer.reconciliation import Owned, ReconciliationInput, next_step
 from kwire.coordinator.groups.consumer.requests import (
     ClientIdentity,
+    assignor_names,
     changes_nothing,
     is_full_request,
     owned_partitions,
     updated_member,
 )
-from kwire.coordinator.groups.consumer.settings import assignor_names
 from kwire.coordinator.groups.consumer.subscriptions import Subscriptions
 from kwire.coordinator.groups.consumer.target_assignment import build_target_assignment
 from kwire.coordinator.groups.consumer.timers import MemberTimers
-from kwire.coordinator.groups.rebalance_counts import RebalanceCounts
-from kwire.coordinator.ports import GroupSettings, TopicsView
+from kwire.coordinator.groups.consumer.uncommitted_changes import UncommittedChanges
+from kwire.coordinator.groups.errors import group_not_found
+from kwire.coordinator.groups.group_type import Group, GroupRegistry, GroupsOfType
 from kwire.coordinator.state_machine import (
     EMPTY_RESULT,
-    CoordinatorContext,
     CoordinatorRecord,
     CoordinatorResult,
     HeartbeatFastPath,
 )
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.consumer_group_describe import DescribedGroup
 from kwire.wire.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -56,43 +57,21 @@ from kwire.wire.messages.consumer_group_heartbeat import (
 )
 from kwire.wire.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kwire.wire.primitives import Uuid, uuid_to_text
+from kwire.wire.records.consumer_groups import ConsumerGroupMetadataKey
 
 
-class ConsumerConfig(Protocol):
-    """The configuration keys that consumer groups read."""
-
-    @property
-    def group_consumer_assignors(self) -> list[str]: ...
-    @property
-    def group_consumer_max_size(self) -> int: ...
-    @property
-    def group_consumer_regex_refresh_interval_ms(self) -> int: ...
-
-
-class ConsumerGroups:
+class ConsumerGroups(GroupsOfType[ConsumerGroup, DescribedGroup]):
     """The consumer groups of one partition of `__consumer_offsets`."""
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        context: CoordinatorContext,
-        topics: TopicsView,
-        settings: GroupSettings,
-        classic: ClassicGroups,
-        migration: Callable[[ConsumerGroups], Migration],
-        rebalances: RebalanceCounts,
-    ) -> None:
-        self.groups: dict[str, ConsumerGroup] = {}
-        self.subscriptions = Subscriptions(config, context, topics, self.groups, rebalances)
-        self._config = config
-        self._context = context
-        self._logger = context.logger("kwire.groups")
-        self._topics = topics
-        self._settings = settings
-        self._classic = classic
-        self.migration = migration(self)
-        self._session_timers = MemberTimers(context)
-        self._revocation_timers = MemberTimers(context)
+    def __init__(self, registry: GroupRegistry, migration: Callable[[ConsumerGroups], Migration]) -> None:
+        super().__init__(registry)
+        self._topics = registry.topics
+        self._settings = registry.settings
+        self.subscriptions = Subscriptions(registry, self.groups)
+        self.classic_protocol = self.migration = migration(self)
+        self._uncommitted = UncommittedChanges()
+        self._session_timers = MemberTimers(registry.context)
+        self._revocation_timers = MemberTimers(registry.context)
 
     @property
     def default_assignor(self) -> str:
@@ -129,7 +108,7 @@ class ConsumerGroups:
         elif joins:
             member = self.joining_static_member(group, member_id, request.instance_id, records)
         else:
-            member = known_static_member(group, member_id, request.instance_id)
+            member = group.known_static_member(member_id, request.instance_id)
             _check_epoch(member, request.member_epoch, owned)
         updated = updated_member(member, request, client)
         changed = self.subscriptions.update(group, member, updated, records)
@@ -222,15 +201,15 @@ class ConsumerGroups:
         group = self.groups.get(group_id)
         if group is not None:
             return group
-        classic = self._classic.groups.get(group_id)
-        if not joins:
-            raise _not_found(group_id, classic, f"Consumer group {group_id} not found.")
-        if classic is None:
+        other = self._registry.find(group_id)
+        if not joins or not (other is None or isinstance(other, ClassicGroup)):
+            raise _not_found(group_id, other, f"Consumer group {group_id} not found.")
+        if other is None:
             return ConsumerGroup(group_id, self._logger)
-        if classic.state is ClassicGroupState.EMPTY:
-            records.append(classic.tombstone())
+        if other.state is ClassicGroupState.EMPTY:
+            records += other.tombstones()
             return ConsumerGroup(group_id, self._logger)
-        return self.migration.upgrade(classic, records)
+        return self.migration.upgrade(other, records)
 
     def check_size_limit(self, group: ConsumerGroup, member_id: str) -> None:
         """Check that the member does not exceed the group's maximum size.
@@ -385,14 +364,14 @@ class ConsumerGroups:
     ) -> tuple[CoordinatorResult, ConsumerGroupHeartbeatResponse]:
         group = self.groups.get(request.group_id)
         if group is None:
-            classic = self._classic.groups.get(request.group_id)
-            raise _not_found(request.group_id, classic, f"Group {request.group_id} not found.")
+            other = self._registry.find(request.group_id)
+            raise _not_found(request.group_id, other, f"Group {request.group_id} not found.")
         response = ConsumerGroupHeartbeatResponse(
             member_id=request.member_id, member_epoch=request.member_epoch
         )
         if request.instance_id is None:
             return self.remove(group, [group.member(request.member_id)]), response
-        member = known_static_member(group, request.member_id, request.instance_id)
+        member = group.known_static_member(request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVING_EPOCH:
             self._logger.info(
                 "Group %s: static member %s with instance id %s temporarily left (member epoch -2)",
@@ -411,12 +390,11 @@ class ConsumerGroups:
         members: dict[str, ConsumerGroupMember] = {}
         responses: list[MemberResponse] = []
         for identity in leaving:
-            response = MemberResponse(
-                member_id=identity.member_id, group_instance_id=identity.group_instance_id
-            )
+            instance_id = identity.group_instance_id
+            response = MemberResponse(member_id=identity.member_id, group_instance_id=instance_id)
             responses.append(response)
             try:
-                member = _leaving_member(group, identity)
+                member = group.leaving_member(identity.member_id, instance_id)
             except ApiError as error:
                 response.error_code = error.code
             else:
@@ -483,6 +461,37 @@ class ConsumerGroups:
         self._revocation_timers.stop(group_id, member_id)
         self.migration.stop_timers(group_id, member_id)
 
+    # --- the group coordinator
+
+    def describe(self, group_id: str, *, only_committed: bool) -> DescribedGroup | None:
+        group = self.groups.get(group_id)
+        if only_committed and self._uncommitted.is_pending(group_id):
+            group = self._uncommitted.committed_group(group_id, self._logger)
+            if group is None:
+                raise group_not_found(group_id)
+        return None if group is None else describe_group(group, self._topics, self.default_assignor)
+
+    def replay(self, key: Any, value: Any, _offset: int) -> None:
+        group_id: str = key.group_id
+        group = self.groups.get(group_id)
+        if value is None:
+            # After compaction, tombstones may be all that remains of a group.
+            if group is None:
+                return
+            if isinstance(key, ConsumerGroupMetadataKey):
+                del self.groups[group_id]
+                return
+        elif group is None:
+            self._registry.release(group_id)
+            group = self.groups[group_id] = ConsumerGroup(group_id, self._logger)
+        group.replay(key, value)
+
+    def record_pending(self, key: Any) -> None:
+        self._uncommitted.record_pending(key.group_id, key, self.groups.get(key.group_id))
+
+    def record_committed(self, key: Any) -> None:
+        self._uncommitted.record_committed(key.group_id)
+
     def on_loaded(self) -> None:
         """Start a full session, and the revocation timer if necessary, of every loaded member."""
         for group in self.groups.values():
@@ -491,48 +500,19 @@ class ConsumerGroups:
                 if member.state is MemberState.UNREVOKED_PARTITIONS:
                     self._start_revocation(group.id, member)
 
-    def on_unloaded(self) -> None:
-        """Stop all timers."""
+    def on_unloaded(self, _code: ErrorCode) -> None:
         self._session_timers.stop_all()
         self._revocation_timers.stop_all()
         self.migration.on_unloaded()
 
     def topics_changed(self, names: Iterable[str], *, created: bool) -> None:
-        """Make the subscribed groups check these topics, which were created, deleted or changed."""
         self.subscriptions.topics_changed(names, created=created)
 
 
-def _not_found(group_id: str, classic: ClassicGroup | None, text: str) -> ApiError:
-    if classic is not None:
+def _not_found(group_id: str, other: Group | None, text: str) -> ApiError:
+    if other is not None:
         text = f"Group {group_id} is not a consumer group."
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)
-
-
-def _leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerGroupMember:
-    instance_id = identity.group_instance_id
-    if instance_id is None:
-        return group.member(identity.member_id)
-    member = group.static_member(instance_id)
-    if identity.member_id or member is None:
-        return known_static_member(group, identity.member_id, instance_id)
-    return member
-
-
-def known_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerGroupMember:
-    """Return the static member with this instance id and member id.
-
-    Raises ApiError: UNKNOWN_MEMBER_ID if the instance id is unknown; FENCED_INSTANCE_ID if another member has
-    the instance id.
-    """
-    member = group.static_member(instance_id)
-    if member is None:
-        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-    if member.id != member_id:
-        raise ApiError(
-            ErrorCode.FENCED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member {member.id}.",
-        )
-    return member
 
 
 def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -> None:

@@ -7,8 +7,10 @@ from enum import IntEnum
 from typing import Final, TypeAlias
 
 from kwire.coordinator.groups.assignors.spec import Partitions
+from kwire.coordinator.groups.offsets import PartitionCommit
 from kwire.coordinator.state_machine import CoordinatorRecord
 from kwire.host.loggers import NodeLogger
+from kwire.wire.errors import ErrorCode
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.plural import plural
 from kwire.wire.primitives import Uuid
@@ -75,6 +77,16 @@ class ConsumerGroupMember(NamedTuple):
     """The partitions that the member must revoke."""
     classic: ClassicMemberMetadata | None = None
     """Set for a member of the classic protocol."""
+
+    def is_stale(self, epoch: int, commit: PartitionCommit) -> bool:
+        """Whether the member has not owned the partition since this epoch."""
+        since = self.assignment_epoch(commit.topic_id, commit.partition)
+        return since is None or epoch < since
+
+    @property
+    def stale_error(self) -> ErrorCode:
+        """The error of an offset request with another epoch than the member's."""
+        return ErrorCode.ILLEGAL_GENERATION if self.is_classic else ErrorCode.STALE_MEMBER_EPOCH
 
     @property
     def is_classic(self) -> bool:

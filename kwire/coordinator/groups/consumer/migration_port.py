@@ -6,16 +6,14 @@ from collections.abc import Collection
 from typing import Protocol
 
 from kwire.coordinator.groups.classic.group import ClassicGroup
-from kwire.coordinator.groups.classic.member import JoinDone, SyncDone
-from kwire.coordinator.groups.classic.requests import JoinRequest, SyncRequest
+from kwire.coordinator.groups.classic_protocol import ClassicProtocol
 from kwire.coordinator.groups.consumer.group import ConsumerGroup
 from kwire.coordinator.groups.consumer.member import ConsumerGroupMember
 from kwire.coordinator.state_machine import CoordinatorRecord, CoordinatorResult
-from kwire.wire.errors import ErrorCode
 
 
-class Migration(Protocol):
-    """Conversion of groups to the other type, and support for classic members in a consumer group."""
+class Migration(ClassicProtocol, Protocol):
+    """Conversion of groups to the other type, and the classic protocol in a consumer group."""
 
     def upgrade(self, classic: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
         """Convert a classic group with members to a consumer group, and add the records to `records`.
@@ -33,17 +31,6 @@ class Migration(Protocol):
         Returns None, and changes nothing, if the downgrade is not allowed, or not possible with the remaining
         members.
         """
-
-    def join(self, group: ConsumerGroup, join: JoinRequest, done: JoinDone) -> CoordinatorResult:
-        """Handle JoinGroup for a consumer group with members. Errors are in the response."""
-
-    def sync(self, group: ConsumerGroup, sync: SyncRequest, done: SyncDone) -> CoordinatorResult:
-        """Handle SyncGroup for a consumer group. Errors are in the response."""
-
-    def heartbeat(
-        self, group: ConsumerGroup, generation: int, member_id: str, instance_id: str | None
-    ) -> ErrorCode:
-        """Handle Heartbeat for a consumer group, and return its error code."""
 
     def stop_timers(self, group_id: str, member_id: str) -> None:
         """Stop a member's timers for JoinGroup and SyncGroup."""

@@ -5,9 +5,10 @@ KIP-848.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
+from kwire.broker.config.broker import ASSIGNORS as KNOWN_ASSIGNORS
 from kwire.coordinator.groups.consumer.member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -28,6 +29,11 @@ class ClientIdentity(NamedTuple):
 
     client_id: str
     client_host: str
+
+
+def assignor_names(configured: Iterable[str]) -> list[str]:
+    """Return the short names of assignors, such as `range`. `configured` may contain Kafka's class names."""
+    return [KNOWN_ASSIGNORS[name] for name in configured]
 
 
 def check_request(

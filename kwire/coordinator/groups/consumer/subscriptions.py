@@ -8,7 +8,7 @@ match may take long. Regular expressions are matched again when topics are creat
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from kwire.coordinator.groups.consumer import regex
 from kwire.coordinator.groups.consumer.group import (
@@ -19,9 +19,9 @@ from kwire.coordinator.groups.consumer.group import (
 )
 from kwire.coordinator.groups.consumer.member import ConsumerGroupMember
 from kwire.coordinator.groups.consumer.topic_hash import group_hash, topic_hash
-from kwire.coordinator.groups.rebalance_counts import RebalanceCounts
-from kwire.coordinator.ports import Topic, TopicsView
-from kwire.coordinator.state_machine import CoordinatorContext, CoordinatorRecord, CoordinatorResult
+from kwire.coordinator.groups.group_type import GroupRegistry
+from kwire.coordinator.ports import Topic
+from kwire.coordinator.state_machine import CoordinatorRecord, CoordinatorResult
 from kwire.wire.errors import ApiError
 from kwire.wire.named_tuple import NamedTuple
 
@@ -30,13 +30,6 @@ MIN_RESOLVE_INTERVAL_MS: Final = 10_000
 
 REFRESH_INTERVAL_MS: Final = 2**31 - 1
 """The interval at which a group's topics are checked without a metadata change; Kafka's constant."""
-
-
-class SubscriptionConfig(Protocol):
-    """The configuration keys that subscriptions read."""
-
-    @property
-    def group_consumer_regex_refresh_interval_ms(self) -> int: ...
 
 
 class SubscriptionChange(NamedTuple):
@@ -51,24 +44,17 @@ class SubscriptionChange(NamedTuple):
 class Subscriptions:
     """The subscriptions of the consumer groups of one partition of `__consumer_offsets`."""
 
-    def __init__(
-        self,
-        config: SubscriptionConfig,
-        context: CoordinatorContext,
-        topics: TopicsView,
-        groups: Mapping[str, ConsumerGroup],
-        rebalances: RebalanceCounts,
-    ) -> None:
-        self._config = config
-        self._context = context
-        self._logger = context.logger("kwire.groups")
-        self._topics = topics
+    def __init__(self, registry: GroupRegistry, groups: Mapping[str, ConsumerGroup]) -> None:
+        self._config = registry.config
+        self._context = registry.context
+        self._logger = registry.context.logger("kwire.groups")
+        self._topics = registry.topics
+        self._rebalances = registry.rebalances
         self._groups = groups
-        self._rebalances = rebalances
         self._hashes: dict[Topic, int] = {}
         self._resolving: set[str] = set()
         """Groups whose regular expressions are about to be resolved."""
-        self._new_topics_version = topics.version
+        self._new_topics_version = registry.topics.version
         """The latest metadata version that created a topic."""
 
     # --- a member's request

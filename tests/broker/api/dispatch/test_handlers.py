@@ -10,7 +10,9 @@ from kwire.broker.api.dispatch.handlers import (
     HANDLERS,
     import_handler,
 )
-from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole
+from kwire.broker.api.request.needs import ByHandler, ItemNeed, Need
+from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, SupportedApi
+from kwire.wire.registry import API_VERSIONS
 
 
 def test_every_supported_api_has_a_handler() -> None:
@@ -26,3 +28,19 @@ def test_every_supported_api_has_a_handler() -> None:
 )
 def test_every_handler_can_be_imported(name: str) -> None:
     assert callable(import_handler(name))
+
+
+def test_an_api_without_declared_needs_cannot_be_served() -> None:
+    with pytest.raises(TypeError, match="needs"):
+        SupportedApi(0, 1)  # type: ignore[call-arg]
+
+
+def test_every_supported_api_declares_its_needs_or_why_its_handler_decides() -> None:
+    for key, api in SUPPORTED_APIS.items():
+        assert api.needs, key
+        for need in api.needs:
+            assert isinstance(need, Need | ItemNeed | ByHandler), key
+            assert not isinstance(need, ByHandler) or need.reason, key
+            if isinstance(need, Need) and need.field:
+                fields = API_VERSIONS[key].request_class.declared_fields
+                assert need.field in fields, key

@@ -199,7 +199,9 @@ def test_error_of_a_large_produce_is_returned_for_every_partition(
 def test_error_of_a_whole_large_produce_is_in_slices(broker: NodeHarness) -> None:
     request = produce(("b", range(FEW_BYTES - 1)), ("b", range(1)))
     header = RequestHeader(ApiKey.PRODUCE, PRODUCE_VERSION, 1, "me")
-    large = handle(broker.node, broker.connect().channel.open_slot(header, 0), request)
+    context = broker.connect().channel.open_slot(header, 0)
+    context.request = request
+    large = handle(broker.node, context, request)
     assert isinstance(large, InSlices)
     assert sum(1 for _ in large.steps) == 2 * (FEW_BYTES // SLICE_PARTITIONS)
 

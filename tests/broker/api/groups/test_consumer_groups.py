@@ -133,7 +133,7 @@ def test_topic_hash_includes_the_racks_of_replicas() -> None:
             PROPERTIES.pop("broker.rack", None)
         member.create("t", 1)
         assert member.join("t").error_code == ErrorCode.NONE
-        topics = member.client.node.groups._runtime.shard_for(GROUP).machine.consumer._topics
+        topics = member.client.node.groups.shard_for(GROUP).machine.consumer._topics
         topic = topics.by_name("t")
         assert topic is not None
         hashes.add(tuple(map(tuple, topics.racks(topic))))

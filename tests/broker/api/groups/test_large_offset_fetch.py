@@ -116,7 +116,7 @@ def test_response_in_slices_is_the_response_at_once(
     request = offset_fetch(broker, version, *topics)
     request.require_stable = require_stable and version >= FIRST_VERSION_WITH_STABLE
     found = response_bytes(broker, version, request)
-    monkeypatch.setattr("kwire.broker.api.groups.offsets.LARGE_REQUEST_BYTES", 1 << 30)
+    monkeypatch.setattr("kwire.broker.api.request.slices.LARGE_REQUEST_BYTES", 1 << 30)
     assert found == response_bytes(broker, version, request)
     _, response = decode_response(OffsetFetchResponse, version, found[4:])
     group = response.groups[1] if response.groups else response

@@ -124,7 +124,13 @@ def test_skipping_quiet_partitions_does_not_change_responses(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     optimized = RandomSession(seed).run()
-    monkeypatch.setattr(_Fetch, "_is_quiet", lambda self, partition, target: False)
+    read = _Fetch.read
+
+    def read_all(fetch: _Fetch) -> Any:
+        fetch._skips_quiet = False
+        return read(fetch)
+
+    monkeypatch.setattr(_Fetch, "read", read_all)
     assert RandomSession(seed).run() == optimized
 
 

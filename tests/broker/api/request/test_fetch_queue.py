@@ -98,3 +98,28 @@ def test_undecided_fetch_that_begins_to_wait_keeps_its_place(loop: SlowLoop) -> 
     assert loop.started == []
     loop.queue.complete_all()
     assert (completed, first.may_wait) == ([True], True)
+
+
+def test_queue_of_a_muted_connection_starts_no_fetch(loop: SlowLoop) -> None:
+    first = loop.begin()
+    loop.queue.is_muted = True
+    first.end()
+    loop.turn()
+    assert loop.started == []
+    loop.queue.unmute()
+    loop.turn()
+    assert loop.started == [(0, True)]
+
+
+def test_muted_connection_completes_its_fetches_later(loop: SlowLoop) -> None:
+    loop.begin()
+    loop.queue.is_muted = True
+    assert not loop.queue.complete_all()
+    loop.turn()
+    assert (loop.started, loop.soon) == ([], [])
+    loop.queue.unmute()
+    while loop.soon:
+        loop.turn()
+    assert loop.started == [(number, False) for number in range(FETCHES)]
+    loop.queue.unmute()
+    assert loop.soon == []

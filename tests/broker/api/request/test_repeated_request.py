@@ -34,6 +34,7 @@ from kwire.wire.messages.offset_commit import (
 from kwire.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kwire.wire.registry import RequestHeader, encode_request
 from tests.broker.api.groups.client import Client, join, join_request
+from tests.node_harness import NodeHarness
 
 GROUP_RESOURCE = 32
 
@@ -278,9 +279,9 @@ def test_a_frame_with_any_difference_is_not_a_repetition() -> None:
         calls += 1
         return True
 
-    repeated = RepeatedRequest(
-        RequestHeader(ApiKey.HEARTBEAT, 3, 5, "me"), frame, b"\0\0\0\x0a\0\0\0\5answer", again
-    )
+    response = b"\0\0\0\x0a\0\0\0\5answer"
+    header = RequestHeader(ApiKey.HEARTBEAT, 3, 5, "me")
+    repeated = RepeatedRequest(header, frame, response, again, NodeHarness().node.gate)
     assert repeated.respond(memoryview(frame)) == b"\0\0\0\x0a\0\0\0\5answer"
     other_id = frame[:4] + b"\1\2\3\4" + frame[8:]
     assert repeated.respond(memoryview(other_id)) == b"\0\0\0\x0a\1\2\3\4answer"

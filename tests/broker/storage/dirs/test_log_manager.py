@@ -97,7 +97,7 @@ def test_directory_with_corrupt_meta_properties_goes_offline_alone(disk: MemoryD
     both = open_manager(disk, "/a", "/b")
     assert [directory.offline for directory in both.directories()] == [True, False]
     both.shutdown(NOW_MS)
-    with pytest.raises(StorageError, match=r"no log directory can be used: /a: .* version 9"):
+    with pytest.raises(StorageError, match=r"no log directory can be used: /a/meta.* version 9"):
         open_manager(disk, "/a")
 
 

@@ -526,7 +526,8 @@ def test_end_offsets_of_leader_epochs(harness: LogHarness) -> None:
     assert log.end_offset_for_epoch(4) == (2, 2)
     assert log.end_offset_for_epoch(5) == (5, 3)
     assert log.end_offset_for_epoch(6) == (-1, -1)
-    assert log.epoch_at_start() == 2
+    assert log.epoch_at(0) == 2
+    assert log.epoch_at(2) == 5
 
 
 def test_coordinator_may_append_control_batches(harness: LogHarness) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kwire.coordinator.groups.registry import CLASSIC
 from kwire.wire.errors import ApiError, ErrorCode
 from tests.coordinator.coordinator_harness import RANGE, Config, CoordinatorHarness, subscription
 
@@ -288,17 +289,17 @@ def test_groups_are_listed_by_state_and_type(harness: CoordinatorHarness) -> Non
 def test_member_metadata_is_described_only_for_stable_groups(harness: CoordinatorHarness) -> None:
     protocols = (("range", subscription("t")),)
     (member,) = harness.stable(protocols=protocols)
-    described = harness.service.describe("g")
+    described = harness.service.describe(CLASSIC, "g")
     assert described is not None
     assert (described.protocol_type, described.protocol_data) == ("consumer", "range")
     assert described.members[0].member_metadata == subscription("t")
     assert described.members[0].member_assignment == b"a"
     assert described.members[0].client_host == "/127.0.0.1"
     harness.join(protocols=protocols, id_first=False)
-    described = harness.service.describe("g")
+    described = harness.service.describe(CLASSIC, "g")
     assert described is not None
     assert described.protocol_data == ""
     assert {one.member_metadata for one in described.members} == {b""}
     with pytest.raises(ApiError, match="Group nobody not found"):
-        harness.service.describe("nobody")
+        harness.service.describe(CLASSIC, "nobody")
     assert member.protocol_name == RANGE[0][0]

@@ -13,6 +13,7 @@ from typing import Any
 
 from kwire.coordinator.groups.consumer.requests import ClientIdentity
 from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
+from kwire.coordinator.groups.registry import CONSUMER
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -224,7 +225,7 @@ class Script:
     def do_describe(self) -> Iterator[str]:
         """Send a ConsumerGroupDescribe."""
         reply = Reply()
-        self.harness.service.describe_consumer_group(GROUP, reply)
+        self.harness.service.describe_committed(CONSUMER, GROUP, reply)
         self.harness.host.run_pending()
         group = reply.value
         if group.error_code:

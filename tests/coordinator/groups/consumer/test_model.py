@@ -70,7 +70,7 @@ class ConsumerGroupsModel(RuleBasedStateMachine):
 
     @property
     def group(self) -> ConsumerGroup | None:
-        return self.harness.service._runtime.shard_for(GROUP).machine.consumer.groups.get(GROUP)
+        return self.harness.service.shard_for(GROUP).machine.consumer.groups.get(GROUP)
 
     def members(self) -> list[Client]:
         """Return the clients that the coordinator has as members."""

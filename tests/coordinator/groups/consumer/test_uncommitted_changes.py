@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kwire.coordinator.groups.consumer.requests import ClientIdentity
+from kwire.coordinator.groups.registry import CONSUMER
 from kwire.coordinator.partitioner import partition_of
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import (
@@ -24,7 +25,7 @@ STEPS = 100
 def describe_now(harness: CoordinatorHarness) -> Any:
     """Describe the group while appends may still wait for replicas."""
     reply = Reply()
-    harness.service.describe_consumer_group(GROUP, reply)
+    harness.service.describe_committed(CONSUMER, GROUP, reply)
     response = reply.value
     response.members.sort(key=lambda member: member.member_id)
     return response
@@ -51,7 +52,7 @@ class RandomChanges:
         self.harness.ports.held = []
 
     def apply_random_change(self) -> None:
-        machine = self.harness.service._runtime.shard_for(GROUP).machine
+        machine = self.harness.service.shard_for(GROUP).machine
         group = machine.consumer.groups.get(GROUP)
         members = sorted(group.members) if group is not None else []
         chance = self.rng.random()
@@ -99,7 +100,7 @@ def test_describe_returns_only_committed_state(seed: int) -> None:
     assert steps_with_pending > STEPS / 10
     for committed in changes.harness.ports.held or ():
         committed(None)
-    assert not changes.harness.service._runtime.shard_for(GROUP).machine._uncommitted.is_pending(GROUP)
+    assert not changes.harness.service.shard_for(GROUP).machine.consumer._uncommitted.is_pending(GROUP)
 
 
 def test_describe_after_an_election_waits_until_the_log_is_committed() -> None:
@@ -110,7 +111,7 @@ def test_describe_after_an_election_waits_until_the_log_is_committed() -> None:
     changes.harness.ports.held = []
     changes.harness.restart()
     reply = Reply()
-    changes.harness.service.describe_consumer_group(GROUP, reply)
+    changes.harness.service.describe_committed(CONSUMER, GROUP, reply)
     assert reply.pending
     changes.harness.ports.release()
     assert (reply.error, len(reply.value.members)) == (ErrorCode.NONE, 1)

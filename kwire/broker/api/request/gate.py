@@ -1,0 +1,151 @@
+"""The authorization of requests: what each API needs is compared with the rules of the authorizer.
+
+The gate takes denied items out of a request before its handler is called. Their errors are added to the
+response (`ItemResults`). Handlers ask the gate about everything that `needs` leaves to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kwire.broker.api.request.error_responses import WITH_DEFAULT_MESSAGE, ItemResults
+from kwire.broker.api.request.needs import ByHandler, ItemNeed
+from kwire.broker.api.request.supported_apis import SUPPORTED_APIS
+from kwire.broker.controller.commands import Fault
+from kwire.broker.metadata.image import RESOURCE_GROUP, RESOURCE_TOPIC, MetadataImage
+from kwire.broker.security.authorizer import Authorizer, Operation, ResourceType
+from kwire.wire.api_keys import ApiKey
+from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kwire.wire.primitives import ZERO_UUID
+from kwire.wire.schema import Message
+
+if TYPE_CHECKING:
+    from kwire.broker.security.principal import Principal
+    from kwire.wire.registry import RequestHeader
+
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The name of the cluster in ACLs."""
+
+DENIED: Final = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    ResourceType.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+}
+"""The error for each resource type."""
+
+CONFIG_TYPES: Final = {RESOURCE_TOPIC: ResourceType.TOPIC, RESOURCE_GROUP: ResourceType.GROUP}
+"""The resource types of configurations; all others belong to the cluster."""
+
+_WITH_DEFAULT_MESSAGE: Final = WITH_DEFAULT_MESSAGE | {
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.DESCRIBE_PRODUCERS,
+}
+"""The APIs that send Kafka's default message with the error of an item."""
+
+
+class Requester(Protocol):
+    """A request with its client, who may be connected to another node, which has forwarded the request."""
+
+    @property
+    def header(self) -> RequestHeader: ...
+    @property
+    def api_version(self) -> int:
+        """The version of the request and of its response."""
+
+    @property
+    def principal(self) -> Principal:
+        """The principal that sent the request."""
+
+    @property
+    def peer_host(self) -> str:
+        """The address of the client."""
+
+
+class Gate:
+    """Authorizes the requests of one node. Without an authorizer, every request is allowed."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+        self.authorizer: Authorizer | None = None
+        """The current rules. Changed rules are another object, after which no request is repeated."""
+
+    def allows(
+        self,
+        context: Requester,
+        operation: Operation,
+        resource_type: ResourceType = ResourceType.CLUSTER,
+        name: str = CLUSTER_NAME,
+    ) -> bool:
+        """Return whether the client may perform an operation on a resource."""
+        authorizer = self.authorizer
+        return authorizer is None or authorizer.allows(
+            context.principal, context.peer_host, operation, resource_type, name
+        )
+
+    def allows_any(self, context: Requester, operation: Operation, resource_type: ResourceType) -> bool:
+        """Return whether the client may perform an operation on at least one resource of a type."""
+        authorizer = self.authorizer
+        return authorizer is None or authorizer.allows_any(
+            context.principal, context.peer_host, operation, resource_type
+        )
+
+    def require(
+        self,
+        context: Requester,
+        operation: Operation,
+        resource_type: ResourceType = ResourceType.CLUSTER,
+        name: str = CLUSTER_NAME,
+    ) -> None:
+        """Raise ApiError unless the client may perform an operation on a resource."""
+        if not self.allows(context, operation, resource_type, name):
+            raise ApiError(DENIED[resource_type])
+
+    def admit(self, context: Requester, request: Any) -> tuple[Any, ItemResults | None]:
+        """Return the allowed part of a request, and the errors of its denied items, if there are any.
+
+        Raises ApiError if the complete request is denied.
+        """
+        results: ItemResults | None = None
+        for need in SUPPORTED_APIS[context.header.api_key].needs:
+            if isinstance(need, ByHandler):
+                continue
+            if need.or_on_cluster is not None and self.allows(context, need.or_on_cluster):
+                continue
+            if isinstance(need, ItemNeed):
+                results = self._denied(context, request, need)
+                continue
+            names = getattr(request, need.field) if need.field else CLUSTER_NAME
+            for name in [names] if isinstance(names, str) else names or ():
+                self.require(context, need.operation, need.resource_type, name)
+        return (request, None) if not results else (results.rest_of(request), results)
+
+    def _denied(self, context: Requester, request: Any, need: ItemNeed) -> ItemResults:
+        api_key = context.header.api_key
+        results = ItemResults(api_key, context.api_version)
+        name_field = results.items.key_fields[-1 if need.resource_type is None else 0].rpartition("=")[2]
+        for position, item in enumerate(getattr(request, results.items.request_field)):
+            resource_type = need.resource_type
+            name = getattr(item, name_field) if isinstance(item, Message) else item
+            if resource_type is None:
+                resource_type = CONFIG_TYPES.get(item.resource_type, ResourceType.CLUSTER)
+                name = CLUSTER_NAME if resource_type is ResourceType.CLUSTER else name
+            elif getattr(item, "topic_id", ZERO_UUID) != ZERO_UUID:
+                name = self._image().name_of(item.topic_id)
+            if name is None or self.allows(context, need.operation, resource_type, name):
+                continue  # the handler returns an error if there is no topic with the id
+            if api_key == ApiKey.DELETE_TOPICS and self.allows(
+                context, Operation.DESCRIBE, resource_type, name
+            ):
+                item.name = name
+            code = DENIED[resource_type]
+            message = DEFAULT_MESSAGES[code] if api_key in _WITH_DEFAULT_MESSAGE else None
+            if api_key == ApiKey.CREATE_TOPICS:
+                message = "Authorization failed."
+            results.add(position, item, Fault(code, message))
+        return results
