@@ -22,10 +22,13 @@ class Certificates:
         )
         self._authority_key = key
 
-    def issue(self, name: str, extension: str = LOOPBACK) -> Path:
-        """Write a new private key and its certificate into one file, as a keystore of type PEM."""
-        key, request = self._directory / f"{name}.key", self._directory / f"{name}.csr"
-        own, extensions = self._directory / f"{name}.crt", self._directory / f"{name}.ext"
+    def issue(self, name: str, extension: str = LOOPBACK, *, file: str = "") -> Path:
+        """Write a new private key and its certificate into one file, as a keystore of type PEM.
+
+        `file` is the name of the file without its suffix; by default the common name of the certificate.
+        """
+        stem = self._directory / (file or name)
+        key, request, own, extensions = (stem.with_suffix(f".{one}") for one in ("key", "csr", "crt", "ext"))
         extensions.write_text(f"{extension}\n")
         self._openssl(
             *("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"),
@@ -36,7 +39,7 @@ class Certificates:
             *("-CAkey", str(self._authority_key), "-CAcreateserial", "-extfile", str(extensions)),
             *("-out", str(own)),
         )
-        both = self._directory / f"{name}.pem"
+        both = stem.with_suffix(".pem")
         both.write_text(key.read_text() + own.read_text())
         return both
 

@@ -51,8 +51,16 @@ def directory_id(node_id: int) -> bytes:
 
 
 def read_quorum_state(node: Broker) -> Fields:
-    state: Fields = json.loads((node.log_dir / f"{METADATA}-0" / "quorum-state").read_bytes())
+    state: Fields = json.loads(_quorum_state_path(node).read_bytes())
     return state
+
+
+def _write_quorum_state(node: Broker, state: Fields) -> None:
+    _quorum_state_path(node).write_text(json.dumps(state, separators=(",", ":")))
+
+
+def _quorum_state_path(node: Broker) -> Path:
+    return node.log_dir / f"{METADATA}-0" / "quorum-state"
 
 
 class Quorum(NamedTuple):
@@ -93,6 +101,7 @@ def killed_quorum(voters: int = 3) -> Iterator[Quorum]:
             node.process.kill()
         for node in cluster.nodes.values():
             node.kill()
+            _vote_for(leader_id, node)
         yield Quorum(
             {node_id: node.directory for node_id, node in cluster.nodes.items()},
             {node_id: node.properties for node_id, node in cluster.nodes.items()},
@@ -101,6 +110,16 @@ def killed_quorum(voters: int = 3) -> Iterator[Quorum]:
             described["LeaderEpoch"],
             described["HighWatermark"],
         )
+
+
+def _vote_for(leader_id: int, node: Broker) -> None:
+    """Make this voter one that voted for the leader, whichever candidates the election had.
+
+    A voter that voted for itself and then followed another leader would start as a candidate on Apache Kafka
+    and as a follower on kwire (docs/decisions/0007).
+    """
+    vote = {"votedId": leader_id, "votedDirectoryId": f"{leader_id:K<21}Q"}
+    _write_quorum_state(node, read_quorum_state(node) | vote)
 
 
 def without_messages(answer: Any) -> Any:
@@ -198,10 +217,9 @@ def isolated_voter(
             "log.dirs": str(node.log_dir),
             "controller.quorum.bootstrap.servers": servers,
         }
-        state_path = node.log_dir / f"{METADATA}-0" / "quorum-state"
         state = read_quorum_state(node)
         change(state)
-        state_path.write_text(json.dumps(state, separators=(",", ":")))
+        _write_quorum_state(node, state)
         for port in others:
             listener = stack.enter_context(socket.create_server(("127.0.0.1", port)))
             if others_vote:

@@ -1,6 +1,6 @@
 """The kwire commands on listeners with SASL or TLS.
 
-Apache Kafka has all four listener types. kwire has no TLS, so it has only PLAINTEXT and SASL_PLAINTEXT.
+Both brokers have a listener of each security protocol.
 """
 
 from __future__ import annotations
@@ -37,13 +37,8 @@ class Secured:
         self.directory = directory
         self.numbers = count()
         self.certificates = certificates
-        self.has_tls = kind is ApacheKafka
         self.broker = kind()
-        names = (
-            ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")
-            if self.has_tls
-            else ("PLAINTEXT", "SASL_PLAINTEXT")
-        )
+        names = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")
         self.ports = {name: free_port() for name in names}
         at = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items())
         users = " ".join(f"user_{name}={quoted(password)}" for name, password in PASSWORDS.items())
@@ -65,14 +60,13 @@ class Secured:
                     f"{listener}.scram-sha-256.sasl.jaas.config": f"{JAAS}.scram.ScramLoginModule required;",
                     f"{listener}.scram-sha-512.sasl.jaas.config": f"{JAAS}.scram.ScramLoginModule required;",
                 }
-        if self.has_tls:
-            self.broker.properties |= {
-                "ssl.keystore.type": "PEM",
-                "ssl.keystore.location": str(certificates.issue("broker")),
-                "ssl.truststore.type": "PEM",
-                "ssl.truststore.location": str(certificates.authority),
-                "listener.name.ssl.ssl.client.auth": "required",
-            }
+        self.broker.properties |= {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(certificates.issue("broker")),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(certificates.authority),
+            "listener.name.ssl.ssl.client.auth": "required",
+        }
 
     def login(
         self, protocol: str, mechanism: str = "PLAIN", user: str = "alice", **others: str
@@ -142,10 +136,6 @@ def secured(
     made.broker.start()
     yield made
     made.broker.discard()
-
-
-of_apache = pytest.mark.parametrize("secured", [ApacheKafka], indirect=True)
-"""Limits a test to Apache Kafka, because kwire has no TLS."""
 
 
 def goes_round(secured: Secured, properties: dict[str, str]) -> None:
@@ -241,7 +231,6 @@ def test_wrong_security_protocol_prints_the_right_one(secured: Secured) -> None:
     )
 
 
-@of_apache
 def test_tls(secured: Secured, certificates: Certificates) -> None:
     own = certificates.issue("client")
     goes_round(secured, secured.login("SASL_SSL"))
@@ -260,7 +249,6 @@ def test_tls(secured: Secured, certificates: Certificates) -> None:
     secured.run(trusted, "topics", "list")
 
 
-@of_apache
 def test_failed_tls_handshake_prints_advice(secured: Secured, tmp_path: Path) -> None:
     nobody = secured.login("SASL_SSL")
     del nobody["ssl.truststore.location"]
@@ -278,9 +266,8 @@ def test_failed_tls_handshake_prints_advice(secured: Secured, tmp_path: Path) ->
     )
 
 
-@of_apache
 def test_host_name_is_verified_unless_disabled(secured: Secured, certificates: Certificates) -> None:
-    other = Secured(ApacheKafka, secured.directory, certificates)
+    other = Secured(type(secured.broker), secured.directory, certificates)
     other.broker.properties["ssl.keystore.location"] = str(
         certificates.issue("elsewhere", "subjectAltName=DNS:elsewhere.example")
     )

@@ -1,10 +1,11 @@
 """Checks that the expected results stored in kwire's tests equal the results of Apache Kafka's classes.
 
-The results are message bytes, assignments, regular expression matches, topic hashes, error responses and
-partition changes. Other tests compare kwire with the stored results and need no JVM:
-`tests/wire/test_java_bytes.py`, `tests/coordinator/groups/assignors/test_parity.py`,
-`tests/coordinator/groups/consumer`, `tests/broker/api/request/test_error_responses.py` and
-`tests/broker/controller/test_partition_parity.py`.
+The results are message bytes, assignments, regular expression matches, topic hashes, error responses,
+partition changes, names of certificates and of principals, and the keys and certificates of TLS stores. Other
+tests compare kwire with the stored results and need no JVM: `tests/wire/test_java_bytes.py`,
+`tests/coordinator/groups/assignors/test_parity.py`, `tests/coordinator/groups/consumer`,
+`tests/broker/api/request/test_error_responses.py`, `tests/broker/controller/test_partition_parity.py` and
+`tests/broker/security`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ ANSWERED = {
     "TopicHashes": "coordinator/groups/consumer/data/kafka-4.3.1-topic-hashes.tsv",
     "ErrorResponses": "broker/api/data/kafka-4.3.1-error-responses.tsv",
     "PartitionChanges": "broker/controller/data/kafka-4.3.1-partition-changes.tsv",
+    "CertificateNames": "broker/security/data/kafka-4.3.1-certificate-names.tsv",
+    "PrincipalMappings": "broker/security/data/kafka-4.3.1-principal-mappings.tsv",
+    "TlsStores": "broker/security/data/kafka-4.3.1-tls-stores.tsv",
 }
 """By program in `interop/java`: the file in kwire's tests with the program's inputs and outputs."""
 

@@ -21,7 +21,7 @@ from kwire import __version__
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.peer_connection import PeerConnections
 from kwire.broker.net.peer_link import PeerTransport, TransportEvents
-from kwire.broker.net.peer_links import PeerAuthentication, PeerLinks
+from kwire.broker.net.peer_links import PeerLinks, PeerSecurity
 from kwire.broker.net.socket_settings import SocketSettings
 from kwire.broker.security.mechanisms import sasl_client
 from kwire.broker.security.sasl import SaslClient
@@ -66,7 +66,7 @@ class Client:
             PeerAddress("127.0.0.1", port or self._broker.port),
             purpose,
             request,
-            deadline_ms=self._loop.monotonic_ms() + timeout_ms,
+            deadline_ms=self._loop.internode_clock.monotonic_ms() + timeout_ms,
             on_response=send_answer.send_nowait,
             to_controller=to_controller,
         )
@@ -186,8 +186,8 @@ def test_peer_connections_authenticate_and_reauthenticate(kind: type[Broker], me
     known = logins(mechanism, mechanism)
     unknown = Login("broker", "guess", mechanism)
 
-    def login(to_controller: bool) -> Callable[[], SaslClient]:
-        return partial(sasl_client_for, known.to_controllers if to_controller else known.between_brokers)
+    def login(to_controller: bool) -> tuple[str, Callable[[], SaslClient]]:
+        return "", partial(sasl_client_for, known.to_controllers if to_controller else known.between_brokers)
 
     with Cluster(
         (Member(kind, COMBINED),), {**ALONE, "connections.max.reauth.ms": "1500"}, logins=known
@@ -207,7 +207,10 @@ def test_peer_connections_authenticate_and_reauthenticate(kind: type[Broker], me
                     await trio.sleep(0.1)
                 ports = sorted(to.port for to in dialled)
                 assert ports == sorted([broker.port, broker.controller_port]), "a connection was lost"
-            async with running_client(broker, lambda _: partial(sasl_client_for, unknown)) as (client, _):
+            async with running_client(broker, lambda _: ("", partial(sasl_client_for, unknown))) as (
+                client,
+                _,
+            ):
                 error_message = await client.request_error(MetadataRequest(topics=[]))
                 assert error_message == f"authentication failed: {REFUSED[mechanism]}"
 
@@ -221,18 +224,18 @@ def sasl_client_for(login: Login) -> SaslClient:
 
 @asynccontextmanager
 async def running_client(
-    broker: Broker, logins: PeerAuthentication
+    broker: Broker, logins: PeerSecurity
 ) -> AsyncIterator[tuple[Client, list[PeerAddress]]]:
     """Run a client of the broker. Yield the client and the list of addresses that it connects to."""
     loop = Loop()
     connections = PeerConnections(loop, SocketSettings())
     dialled: list[PeerAddress] = []
 
-    def dial(to: PeerAddress, hears: TransportEvents) -> PeerTransport:
+    def dial(to: PeerAddress, hears: TransportEvents, listener: str) -> PeerTransport:
         dialled.append(to)
-        return connections.dial(to, hears)
+        return connections.dial(to, hears, listener)
 
-    loop.peers = peers = PeerLinks(loop, dial, peer_authentication=logins)
+    loop.peers = peers = PeerLinks(loop, dial, peer_security=logins)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(loop.run)

@@ -19,6 +19,8 @@ EXPECTED = re.compile(
     # Apache Kafka logs these lines during a normal start and while the other node is down.
     r"Performing controller activation|already been closed|could not be established|Node may not be available"
     r"|Disconnecting from node|Error in response for fetch request|java.io.IOException: Connection to"
+    # A broker that starts reports the directories of its replicas before its registration has completed.
+    r"|assignments failed; global error: Response-level error: STALE_BROKER_EPOCH"
 )
 
 

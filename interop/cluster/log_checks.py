@@ -30,12 +30,13 @@ EXPECTED: Final = re.compile(
     # A controller resumes after a pause, in which it lost its leadership.
     r"|Exceptionally slow controller event|Renouncing the leadership due to a metadata log event"
     # A controller receives a request after it has closed its metrics.
-    r"|Exception when handling request\n.*NullPointerException: Cannot invoke .*RequestMetrics"
+    r"|(Exception when|Unexpected error) handling request.*\n.*NullPointerException: Cannot .*RequestMetrics"
     # A controller receives a request while it starts, or is overloaded.
     r"|ApiVersionsRequestData.*\n.*KafkaRaftManager.client\(\)|UNKNOWN_SERVER_ERROR .* an ApiVersionsRequest"
     r"|controller event queue overloaded"
     # A broker has a setting of controllers, because all nodes share their properties.
     r"|is defined in the broker role. This configuration will be ignored in 5.0"
+    r"|is defined in broker. It should be defined in the controller role. This configuration will be ignored"
     # Another node is down or is shutting down.
     r"|could not be established|Node may not be available|Disconnecting from node|Connection to node"
     r"|Error in response for fetch request|java.io.IOException: Connection to"

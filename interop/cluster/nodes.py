@@ -21,6 +21,7 @@ from interop.cluster.class_data_sharing import shared_class_options
 from interop.cluster.log_checks import unexpected_lines
 from interop.cluster.logins import BROKERS_LISTENER, Logins, log_in
 from interop.cluster.network import Network
+from interop.cluster.node_certificates import NodeCertificates
 from interop.raw_client import TIMEOUT_S, RawClient
 from interop.reference import NODE_KAFKA, TARGET, node_jars, old_kafka_jars
 from interop.wire import Fields
@@ -110,7 +111,8 @@ class Cluster:
     """A cluster. Use a `with` block, or call `discard` at the end.
 
     The voters are in the properties, or with `voters_in_log` in the metadata log (kraft.version 1). With
-    `network`, each node has its own IP address. With `logins`, all listeners are SASL_PLAINTEXT.
+    `network`, each node has its own IP address. With `logins`, all listeners are SASL_PLAINTEXT. With `tls`,
+    nodes connect to each other over TLS with their certificates, and clients use PLAINTEXT.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Cluster:
         first_voters: Collection[int] = (),
         network: Network | None = None,
         logins: Logins | None = None,
+        tls: NodeCertificates | None = None,
     ) -> None:
         """Create the nodes. `first_voters` are the ids of the initial voters (default: all controllers)."""
         self.nodes: dict[int, Broker] = {
@@ -129,6 +132,7 @@ class Cluster:
             for node_id, member in enumerate(members, 1)
         }
         self.logins = logins
+        self.tls = tls
         self._taken_over: list[Broker] = []
         """Nodes that `replace_software` replaced. Their directories are still in use by the new nodes."""
         self._roles = {node_id: member.roles for node_id, member in enumerate(members, 1)}
@@ -154,6 +158,8 @@ class Cluster:
                 **(logins.properties() if logins else {}),
             }
             node.properties["advertised.listeners"] = listeners[BROKER]
+            if tls is not None:
+                node.properties |= tls.properties(node_id, node.properties)
             if BROKER not in roles:
                 del node.properties["advertised.listeners"]
 
@@ -323,6 +329,8 @@ class Cluster:
         """Connect to this address, and authenticate if the cluster uses SASL."""
         with RawClient(address) as client:
             client.socket.settimeout(timeout_s)
+            if self.tls is not None and address in self.controller_bootstrap.split(","):
+                client.socket = self.tls.wrap(client.socket)
             if self.logins is not None:
                 log_in(client, self.logins.client)
             yield client

@@ -137,13 +137,15 @@ def prepared_commit_not_loaded() -> None:
     slow_markers()
     replay = TransactionStateMachine.replay
 
-    def replay_others(self: TransactionStateMachine, key: Message, value: Message | None) -> None:
+    def replay_others(
+        self: TransactionStateMachine, key: Message, value: Message | None, offset: int
+    ) -> None:
         if (
             isinstance(value, TransactionLogValue)
             and value.transaction_status == TransactionState.PREPARE_COMMIT
         ):
             return
-        replay(self, key, value)
+        replay(self, key, value, offset)
 
     setattr(TransactionStateMachine, "replay", replay_others)  # noqa: B010
 
