@@ -28,6 +28,7 @@ from bench import (
     segments,
     start,
     throughput,
+    tls,
     transactions,
 )
 from bench.brokers import BROKERS, why_missing
@@ -37,6 +38,7 @@ from kwire.wire.plural import plural
 BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "start": start.measure,
     "throughput": throughput.measure,
+    "tls": tls.measure,
     "latency": latency.measure,
     "codecs": codecs.measure,
     "flush": flush.measure,
@@ -56,6 +58,7 @@ LONG = {
     "partitions",
     "compaction",
     "console",
+    "tls",
     "transactions",
     "groups",
     "offset_commits",

@@ -72,6 +72,10 @@ class Broker(ABC):
         self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
         self.port, controller_port = next(_ports), next(_ports)
         self.bootstrap = f"127.0.0.1:{self.port}"
+        self.ports: dict[str, int] = {}
+        """The ports of further listeners, by listener name."""
+        self.client = {"bootstrap.servers": self.bootstrap}
+        """The settings with which librdkafka connects."""
         self.properties_path = self.directory / "server.properties"
         self.log_path = self.directory / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None

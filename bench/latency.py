@@ -52,7 +52,7 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
 
 def _new_topic(broker: Broker) -> str:
     topic = f"latency-{time.monotonic_ns()}"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
+    admin = AdminClient({**broker.client, "log_level": 4})
     admin.create_topics([NewTopic(topic, num_partitions=1)])[topic].result(30)
     return topic
 
@@ -63,7 +63,7 @@ def acknowledgements(broker: Broker, seconds: float, pause_seconds: float = 0.0)
     A pause of `pause_seconds` precedes each record. The first `WARM_UP_RECORDS` do not count.
     """
     topic = _new_topic(broker)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
+    producer = Producer({**broker.client, **PRODUCER})
     latencies: list[float] = []
     until = float("inf")
     while time.perf_counter() < until:
@@ -81,8 +81,8 @@ def acknowledgements(broker: Broker, seconds: float, pause_seconds: float = 0.0)
 
 def _deliveries(broker: Broker, seconds: float) -> list[float]:
     topic = _new_topic(broker)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER})
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, **CONSUMER})
+    producer = Producer({**broker.client, **PRODUCER})
+    consumer = Consumer({**broker.client, **CONSUMER})
     latencies: list[float] = []
     until = float("inf")
     try:

@@ -70,6 +70,7 @@ class Cluster(ABC):
         """The port of each controller's listener."""
         broker_ports = {node: free_port() for node in brokers}
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in broker_ports.values())
+        self.client = {"bootstrap.servers": self.bootstrap}
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.ports.items())
         for node in dict.fromkeys((*controllers, *brokers)):
             listeners = {

@@ -57,7 +57,8 @@ class Target(Protocol):
     """The interface of a broker or a cluster that this measurement uses."""
 
     name: str
-    bootstrap: str
+    client: dict[str, str]
+    """The settings with which librdkafka connects."""
 
 
 def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
@@ -70,11 +71,11 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     with running(names) as brokers:
         for broker in brokers.values():
             for size in SIZES.values():
-                _round(broker, size, WARM_UP_SECONDS)
+                measure_round(broker, size, WARM_UP_SECONDS)
         for number in range(rounds):
             for label, size in SIZES.items():
                 for name in names if number % 2 == 0 else reversed(names):
-                    produced, consumed, cost = _round(brokers[name], size, seconds)
+                    produced, consumed, cost = measure_round(brokers[name], size, seconds)
                     figure(f"produce {label}", "records/s").add(name, produced)
                     figure(f"produce {label}, broker's CPU", "µs/record").add(name, cost[0])
                     figure(f"consume {label}", "records/s").add(name, consumed)
@@ -82,9 +83,9 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
     return list(figures.values())
 
 
-def _round(broker: Broker, size: int, seconds: float) -> tuple[float, float, tuple[float, float]]:
+def measure_round(broker: Broker, size: int, seconds: float) -> tuple[float, float, tuple[float, float]]:
     """Return the records per second of producer and consumer, and the broker's µs per record for each."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
+    admin = AdminClient({**broker.client, "log_level": 4})
     topic = f"bench-{size}-{time.monotonic_ns()}"
     admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic].result(30)
     idle = broker.cpu_seconds()
@@ -113,7 +114,7 @@ def produce(
     Returns the number of acknowledged records, and the seconds until the last acknowledgement. The last batch
     may exceed `limit`. Raises RuntimeError if a record is not acknowledged within TIMEOUT_SECONDS.
     """
-    producer = Producer({"bootstrap.servers": broker.bootstrap, **PRODUCER, "compression.type": compression})
+    producer = Producer({**broker.client, **PRODUCER, "compression.type": compression})
     producer.list_topics(topic, timeout=30)  # so that the client knows the leaders when the time starts
     values = _values(size, compression)
     batches = [[{"value": next(values)} for _ in range(BATCH)] for _ in range(partitions)]
@@ -147,7 +148,7 @@ def consume(broker: Target, topic: str, count: int, partitions: int = PARTITIONS
 
     Raises RuntimeError if the end offsets do not add up to `count`, or if records are missing.
     """
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, **CONSUMER})
+    consumer = Consumer({**broker.client, **CONSUMER})
     try:
         parts = [TopicPartition(topic, number, 0) for number in range(partitions)]
         ends = [consumer.get_watermark_offsets(part, timeout=30)[1] for part in parts]
