@@ -8,10 +8,11 @@ import subprocess
 import time
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
 from interop.brokers import Broker
 from interop.reference import HERE, spark_jars, spark_python
+from interop.scenarios.clients_confluent import producer_of
 
 ADDRESS = "127.0.0.1:9092"
 START = (HERE.parent / "docs" / "start.md").read_text(encoding="utf-8")
@@ -40,7 +41,7 @@ def environment(directory: Path) -> dict[str, str]:
 
 
 def write(broker: Broker, topic: str) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = producer_of(broker)
     for value in VALUES:
         producer.produce(topic, value)
     assert producer.flush(30) == 0

@@ -15,12 +15,13 @@ from typing import NamedTuple
 from urllib.request import urlopen
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from interop.brokers import ApacheKafka, Broker, Kwire, free_port
 from interop.reference import jmx_exporter_jar
+from interop.scenarios.clients_confluent import producer_of
 
 HERE = Path(__file__).resolve().parent
 NOT_EXPORTED = (
@@ -136,7 +137,7 @@ def workload(broker: Broker, open_clients: ExitStack) -> None:
     common: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
     admin = AdminClient(common)
     admin.create_topics([NewTopic(TOPIC, num_partitions=2)])[TOPIC].result(SECONDS)
-    producer = Producer({**common, "linger.ms": 100})
+    producer = producer_of(broker, **{"log_level": 0, "linger.ms": 100})
     for number in range(RECORDS):
         producer.produce(TOPIC, b"value", partition=number % 2, timestamp=1_700_000_000_000)
     assert producer.flush(SECONDS) == 0

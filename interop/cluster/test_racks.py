@@ -13,10 +13,11 @@ import json
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from interop.cluster.nodes import CLUSTER_KINDS, Cluster, wait_until
 from interop.raw_client import RawClient
+from interop.scenarios.clients_confluent import producer_of
 from interop.tools import TOOLS, run
 from interop.wire import Fields
 
@@ -71,7 +72,7 @@ def preferred(cluster: Cluster, queried_id: int, index: int, offset: int, rack: 
 def write(cluster: Cluster, name: str, *partitions: int) -> list[bytes]:
     """Produce COUNT records to each of these partitions with acks=all. Return the values."""
     values = [b"%s %d" % (name.encode(), number) for number in range(COUNT)]
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0})
+    producer = producer_of(cluster, **{"enable.idempotence": True, "log_level": 0})
     for index in partitions:
         for value in values:
             producer.produce("t", value, partition=index)

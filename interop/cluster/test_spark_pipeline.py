@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Producer
 
 from interop.cluster.nodes import CLUSTER_KINDS, Cluster
 from interop.pipeline.job_runs import JOB_SECONDS, Jobs, kafka, output_of, produce_odd, read
 from interop.pipeline_kills.checker import check_archive
 from interop.pipeline_kills.processes import JobProcess
 from interop.pipeline_kills.reading import Records, read_ends
+from interop.scenarios.clients_confluent import producer_of
 
 RECORDS: Final = 12_000
 BEGAN_MS: Final = 1_700_000_000_000
@@ -35,7 +35,7 @@ SETTINGS: Final = {"auto.leader.rebalance.enable": "false", "default.replication
 
 def fill(cluster: Cluster) -> None:
     """Write plain records, and transactions whose markers and aborts leave gaps between offsets."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
+    producer = producer_of(cluster)
     for number in range(RECORDS):
         value = b"%d %s" % (number, b"x" * (number % 50))
         producer.produce(

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.brokers import Broker
 from interop.pipeline.job_runs import Jobs, kafka
+from interop.scenarios.clients_confluent import producer_of
 
 WAIT_S: Final = 30.0
 NUMERIC: Final = "007"
@@ -50,7 +51,7 @@ def create(broker: Broker, *topics: str) -> None:
 
 
 def produce(broker: Broker, topic: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = producer_of(broker)
     for number in range(count):
         producer.produce(topic, b"%d" % number, partition=0)
     assert producer.flush(WAIT_S) == 0

@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from interop.brokers import ApacheKafka, Broker, Kwire, run_tool
 from interop.pipeline.job_runs import Jobs, kafka, produce_odd, read
 from interop.pipeline_kills.reading import Partition, Record
+from interop.scenarios.clients_confluent import producer_of
 
 WAIT_S: Final = 30.0
 BEGAN_MS: Final = 1_300_000_000_000
@@ -58,9 +59,7 @@ def fill(broker: Broker) -> None:
         future.result(WAIT_S)
     produce_odd(broker, ODD, 2, BEGAN_MS)
     for codec in ("none", "zstd"):
-        plain = Producer(
-            {"bootstrap.servers": broker.bootstrap, "compression.type": codec, "batch.size": 20_000}
-        )
+        plain = producer_of(broker, **{"compression.type": codec, "batch.size": 20_000})
         for number in range(4_000):
             plain.produce(DENSE, b"v%d" % number * 9, b"k%d" % (number % 50), 0, timestamp=BEGAN_MS + number)
             if number % 8 == 0:

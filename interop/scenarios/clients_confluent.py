@@ -9,7 +9,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -30,14 +38,26 @@ WAIT_S = 30.0
 def make_topic(broker: Broker, name: str, partitions: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(WAIT_S)
+    wait_for_partitions(admin, name, partitions)
+
+
+def wait_for_partitions(admin: AdminClient, topic: str, count: int) -> None:
+    """Wait until the broker knows the partitions. Until then librdkafka refuses records for them."""
     deadline = time.monotonic() + WAIT_S
-    while len(admin.list_topics(name, timeout=10).topics[name].partitions) < partitions:
-        assert time.monotonic() < deadline
+    while len(admin.list_topics(topic, timeout=10).topics[topic].partitions) < count:
+        assert time.monotonic() < deadline, f"{topic} does not have {count} partitions"
         time.sleep(0.02)
 
 
 def producer_of(broker: Served, **settings: Any) -> Producer:
-    return Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, **settings})
+    """Make a producer that raises the error of a failed delivery, unless `produce` is given a callback."""
+    common = {"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "on_delivery": raise_failure}
+    return Producer({**common, **settings})
+
+
+def raise_failure(error: KafkaError | None, _: Message) -> None:
+    if error is not None:
+        raise KafkaException(error)
 
 
 def consumer_of(broker: Served, group: str, **settings: Any) -> Consumer:

@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from interop.brokers import Broker, Served
 from interop.reference import HERE, spark_jars, spark_python
 from interop.scenario import scenario
-from interop.scenarios.clients_confluent import consume, consumer_of, producer_of
+from interop.scenarios.clients_confluent import consume, consumer_of, producer_of, wait_for_partitions
 from interop.workload import BASE_TIMESTAMP, records
 
 JOB_S = 150.0
@@ -117,10 +117,7 @@ def create_retained_topic(broker: Broker, name: str, partitions: int, **config: 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
     admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
-    deadline = time.monotonic() + 30
-    while len(admin.list_topics(name, timeout=10).topics[name].partitions) < partitions:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for_partitions(admin, name, partitions)
 
 
 def produce(broker: Broker, topic: str, partition: int, values: list[tuple[str, int]]) -> None:
@@ -183,6 +180,7 @@ def offset_ranges(broker: Broker) -> Any:
         create_retained_topic(broker, "spark-pattern-c", 1)
         produce(broker, "spark-pattern-c", 0, [(f"c {index}", 1000) for index in range(7)])
         admin.create_partitions([NewPartitions("spark-pattern-b", 2)])["spark-pattern-b"].result(30)
+        wait_for_partitions(admin, "spark-pattern-b", 2)
         produce(broker, "spark-pattern-b", 1, [("of a new partition", 1000)])
         produce(broker, topic, 1, [(f"more {index}", BASE_TIMESTAMP) for index in range(5)])
         job.resume()
