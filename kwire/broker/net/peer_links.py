@@ -118,7 +118,7 @@ class PeerLinks:
                     self._credential_errors[to_controller] = refusal
                     nodes = "controllers" if to_controller else "brokers"
                     self._logger.error(
-                        "Cannot connect to %s such as %s: the SASL login of this node is invalid: %s",
+                        "Cannot connect to %s such as %s: the configuration of this node is invalid: %s",
                         *(nodes, to, refusal),
                     )
         if link is None or refusal:
