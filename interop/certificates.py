@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 LOOPBACK: Final = "subjectAltName=IP:127.0.0.1,DNS:localhost"
+VALID_DAYS: Final = 2
 
 
 class Certificates:
@@ -17,15 +18,17 @@ class Certificates:
         self.authority = directory / "authority.pem"
         key = directory / "authority.key"
         self._openssl(
-            *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=authority"),
+            *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=authority"),
+            *("-days", str(VALID_DAYS)),
             *("-keyout", str(key), "-out", str(self.authority)),
         )
         self._authority_key = key
 
-    def issue(self, name: str, extension: str = LOOPBACK, *, file: str = "") -> Path:
+    def issue(self, name: str, extension: str = LOOPBACK, *, file: str = "", days: int = VALID_DAYS) -> Path:
         """Write a new private key and its certificate into one file, as a keystore of type PEM.
 
         `file` is the name of the file without its suffix; by default the common name of the certificate.
+        With a negative number of `days`, the certificate has expired.
         """
         stem = self._directory / (file or name)
         key, request, own, extensions = (stem.with_suffix(f".{one}") for one in ("key", "csr", "crt", "ext"))
@@ -35,7 +38,7 @@ class Certificates:
             *("-keyout", str(key), "-out", str(request)),
         )
         self._openssl(
-            *("x509", "-req", "-days", "2", "-in", str(request), "-CA", str(self.authority)),
+            *("x509", "-req", "-days", str(days), "-in", str(request), "-CA", str(self.authority)),
             *("-CAkey", str(self._authority_key), "-CAcreateserial", "-extfile", str(extensions)),
             *("-out", str(own)),
         )

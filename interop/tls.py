@@ -4,44 +4,64 @@ from __future__ import annotations
 
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from interop.brokers import Broker, free_port
-from interop.certificates import Certificates
+from interop.certificates import LOOPBACK, VALID_DAYS, Certificates
 
-LISTENERS = {"ENCRYPTED": "TLSv1.2", "MUTUAL": "TLSv1.3"}
-"""The listeners, and the only TLS version of each. MUTUAL requires a client certificate."""
+
+class Listener(NamedTuple):
+    """The settings of a listener with TLS. By default, its certificate is valid for loopback addresses."""
+
+    version: str
+    """The only TLS version of the listener."""
+    is_mutual: bool = False
+    """Whether clients need a certificate."""
+    names: str = LOOPBACK
+    valid_days: int = VALID_DAYS
+
+
+LISTENERS = {"ENCRYPTED": Listener("TLSv1.2"), "MUTUAL": Listener("TLSv1.3", is_mutual=True)}
 
 
 class Encrypted:
-    """A broker with the listeners ENCRYPTED and MUTUAL, and the certificates of its clients."""
+    """A broker with TLS listeners, and the certificates of its clients."""
 
-    def __init__(self, like: Broker, directory: Path) -> None:
+    def __init__(self, like: Broker, directory: Path, listeners: Mapping[str, Listener] = LISTENERS) -> None:
         self.certificates = Certificates(directory)
         (directory / "others").mkdir()
         self.others = Certificates(directory / "others")
         """An authority that the broker does not trust."""
-        self.bootstrap = {name: f"localhost:{free_port()}" for name in LISTENERS}
+        self.bootstrap = {name: f"localhost:{free_port()}" for name in listeners}
         self.broker = type(like)()
         properties = self.broker.properties
         for key in ("listeners", "advertised.listeners"):
             properties[key] += "".join(f",{name}://{at}" for name, at in self.bootstrap.items())
-        properties["listener.security.protocol.map"] += "".join(f",{name}:SSL" for name in LISTENERS)
+        properties["listener.security.protocol.map"] += "".join(f",{name}:SSL" for name in listeners)
         properties |= {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self.certificates.issue("broker")),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.certificates.authority),
-            "listener.name.mutual.ssl.client.auth": "required",
-            **{
-                f"listener.name.{name.lower()}.ssl.enabled.protocols": version
-                for name, version in LISTENERS.items()
-            },
         }
+        for name, listener in listeners.items():
+            properties |= self._properties(name, listener)
         self._stores: dict[tuple[int, str], Path] = {}
+
+    def _properties(self, name: str, listener: Listener) -> dict[str, str]:
+        """Return the properties in which a listener differs from the broker."""
+        found = {"ssl.enabled.protocols": listener.version}
+        if listener.is_mutual:
+            found["ssl.client.auth"] = "required"
+        if listener[2:] != (LOOPBACK, VALID_DAYS):
+            own = self.certificates.issue(
+                "broker", listener.names, file=name.lower(), days=listener.valid_days
+            )
+            found["ssl.keystore.location"] = str(own)
+        return {f"listener.name.{name.lower()}.{key}": value for key, value in found.items()}
 
     def key_store(self, authority: Certificates | None = None, name: str = "client") -> Path:
         """Return a PEM file with a client's private key and certificate."""
@@ -88,10 +108,10 @@ class Encrypted:
 
 
 @contextmanager
-def encrypted(like: Broker) -> Iterator[Encrypted]:
+def encrypted(like: Broker, listeners: Mapping[str, Listener] = LISTENERS) -> Iterator[Encrypted]:
     """Start a broker of the same kind as `like` with TLS listeners, and discard it after the block."""
     with tempfile.TemporaryDirectory() as name:
-        one = Encrypted(like, Path(name))
+        one = Encrypted(like, Path(name), listeners)
         try:
             one.broker.start()
             yield one
