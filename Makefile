@@ -1,4 +1,5 @@
 # `make` lists the commands. Requires Python 3.11 or newer; `make interop` also requires Java 17 and Maven.
+# `make interop-languages` requires Node.js and Go, too.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -94,9 +95,9 @@ check: $(READY) ## run what every change must pass: format, lint, spelling, type
 	try tests $(BIN)/python -m pytest --quiet $(PARALLEL) tests/; \
 	if [ -n "$$failed" ]; then echo "failed: $${failed#, }" >&2; exit 1; fi
 
-# Long scenarios have targets of their own.
+# Long scenarios, and those that need more programs, have targets of their own.
 LONG_PIPELINE := interop/pipeline interop/test_pipeline_kills.py
-LONG_INTEROP := $(LONG_PIPELINE) interop/exactly_once interop/cluster
+OTHER_INTEROP := $(LONG_PIPELINE) interop/exactly_once interop/cluster interop/languages
 # The pipeline's demonstration on Apache Kafka runs with the long scenarios, too.
 PIPELINE_ON_KAFKA := interop/test_pipeline.py::test_every_job_runs_on_either_broker[apache]
 
@@ -104,7 +105,7 @@ PIPELINE_ON_KAFKA := interop/test_pipeline.py::test_every_job_runs_on_either_bro
 # that start their own brokers follow when a worker is free.
 .PHONY: interop
 interop: interop-ready ## compare kwire with Apache Kafka, its tools and Spark (Java 17, Maven)
-	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . -n 2 --dist loadfile interop $(LONG_INTEROP:%=--ignore=%) \
+	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . -n 2 --dist loadfile interop $(OTHER_INTEROP:%=--ignore=%) \
 		--deselect '$(PIPELINE_ON_KAFKA)' $(ARGS)
 
 .PHONY: interop-pipeline
@@ -118,6 +119,15 @@ interop-judge: interop-ready ## check that the exactly-once checker finds plante
 .PHONY: interop-cluster
 interop-cluster: interop-ready ## run failover and tools on clusters of kwire, of Apache Kafka and of both
 	$(KAFKA:%=INTEROP_KAFKA=%) $(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop/cluster $(ARGS)
+
+.PHONY: interop-languages
+interop-languages: interop-ready ## compare clients in JavaScript and Go on kwire and Apache Kafka (Node.js, Go)
+	@for program in node npm go; do \
+		command -v $$program >/dev/null || { \
+			echo "make interop-languages needs $$program on the PATH (Debian: apt-get install nodejs npm golang-go)." >&2; \
+			exit 1; }; \
+	done
+	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop/languages $(ARGS)
 
 .PHONY: interop-ready
 interop-ready: $(READY)

@@ -22,6 +22,8 @@ ALL_PARTITIONS = "CreatePartitions adds all requested partitions or returns an e
 HIGH_WATERMARK = (
     "a Fetch response has the high watermark that the fetch itself has raised: docs/decisions/0017"
 )
+ALERTS = "OpenSSL sends other alerts than Java if it does not accept a client certificate: docs/security.md"
+CHAIN = "OpenSSL completes the chain of a key store with certificates of the trust store: docs/security.md"
 
 KNOWN: list[tuple[str, str, str]] = [
     ("raw_frames.api_versions", "*/ApiKeys/*", NOT_IMPLEMENTED),
@@ -54,4 +56,6 @@ KNOWN: list[tuple[str, str, str]] = [
     ("raw_follower_fetch.follower_fetches", "/at the end/*/LastStableOffset", HIGH_WATERMARK),
     ("raw_follower_fetch.delayed_operations", "/follower has a part/*/HighWatermark", HIGH_WATERMARK),
     ("raw_follower_fetch.delayed_operations", "/follower has a part/*/LastStableOffset", HIGH_WATERMARK),
+    ("languages.*", "/MUTUAL_*/refused/* certificate/alert", ALERTS),
+    ("languages.kafkajs", "/MUTUAL_*/refused/untrusted broker/messages/*", CHAIN),
 ]

@@ -1,0 +1,1 @@
+"""Clients of other programming languages, compared on Apache Kafka and kwire."""
