@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from kwire.broker.config.definition import ConfigError
+from kwire.broker.config.dynamic import PER_LISTENER_KEYS
 from kwire.broker.security.principal import USER, Principal
 from kwire.broker.security.principal_mapping import NoMatchingRuleError, PrincipalMapper, principal_of
 from kwire.broker.security.tls_context import (
@@ -94,6 +95,15 @@ class ListenerTls:
     def _stamps_of(self, settings: Mapping[str, str]) -> list[FileStamp]:
         paths = [read_setting(settings, name) for name in STORE_FILES]
         return [None if path is None else self._files.stamp(path) for path in paths]
+
+    def with_stores_of(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Return the settings of this listener, with the stores of `settings`.
+
+        As in Kafka, the other keys of a listener stay as they were when it was created, although AlterConfigs
+        accepts some of them. Otherwise a request could end client authentication on a running listener.
+        """
+        fixed = {name: text for name, text in self.settings.items() if name not in PER_LISTENER_KEYS}
+        return fixed | {name: text for name, text in settings.items() if name in PER_LISTENER_KEYS}
 
     def has_changed(self, settings: Mapping[str, str]) -> bool:
         """Return whether the settings or the files of the stores differ from the loaded ones."""

@@ -79,7 +79,7 @@ class NodeTls:
         """Return the listeners that also exist in `state`, with their certificates and new settings."""
         names = {*(one.name for one in state.listeners.endpoints), *self._config.peer_listeners()}
         return [
-            (name, current, tls_settings(state.settings, name))
+            (name, current, current.with_stores_of(tls_settings(state.settings, name)))
             for name, current in self._listeners.items()
             if name in names
         ]

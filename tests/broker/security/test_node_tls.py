@@ -202,6 +202,27 @@ def test_certificates_that_cannot_replace_the_current_ones_are_refused(
         caplog.clear()
 
 
+@pytest.mark.parametrize("prefix", ["", "listener.name.clients.", "listener.name.brokers."])
+def test_only_the_stores_of_an_existing_listener_can_change(
+    tmp_path: Path, authority: Authority, prefix: str
+) -> None:
+    made = Node(tmp_path, authority, ssl_client_auth="required")
+    tls = made.load()
+    before = tls.of("CLIENTS"), tls.of("BROKERS")
+    fixed = {"ssl.client.auth": "none", "ssl.endpoint.identification.algorithm": "", "ssl.protocol": "TLS"}
+    changed = {f"{prefix}{key}": value for key, value in fixed.items()}
+    made.config.check_update(changed, per_broker=True)
+    made.config.update({}, changed)
+    assert (tls.of("CLIENTS"), tls.of("BROKERS")) == before
+
+    made.config.update({}, changed | {KEY_STORE: made.write("new.pem", made.issue("node"))})
+    replaced = tls.of("CLIENTS")
+    assert replaced is not before[0]
+    assert replaced is not None
+    assert replaced.server is not None
+    assert replaced.server.verify_mode is ssl.CERT_REQUIRED
+
+
 def test_a_listener_can_be_removed_together_with_its_key_store(tmp_path: Path, authority: Authority) -> None:
     own = tmp_path / "own.pem"
     made = Node(
