@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
 PREFIX: Final = "ssl."
+CLIENT_AUTH: Final = "ssl.client.auth"
 
 
 class ListenerCertificates(Protocol):
@@ -40,12 +41,15 @@ class NodeCertificates(Protocol):
         """Load what has changed: settings or files. The previous certificates stay after an error."""
 
 
-def tls_settings(settings: Mapping[str, str], listener: str) -> dict[str, str]:
-    """Return the ssl keys that are set for a listener, without its prefix.
+def tls_settings(settings: Mapping[str, str], listener: str, protocol: str) -> dict[str, str]:
+    """Return the ssl keys that are set for a listener with this security protocol, without its prefix.
 
-    As in Kafka (KIP-103), a key with the listener's prefix overrides the key without it.
+    As in Kafka, a key with the listener's prefix overrides the key without it (KIP-103). Clients of SASL_SSL
+    authenticate with SASL, so ssl.client.auth applies to them only with the prefix (KIP-684).
     """
     own = f"listener.name.{listener.lower()}."
     found = {name: text for name, text in settings.items() if name.startswith(PREFIX)}
+    if protocol == "SASL_SSL":
+        found.pop(CLIENT_AUTH, None)
     prefixed = {name: text for name, text in settings.items() if name.startswith(own + PREFIX)}
     return found | {name.removeprefix(own): text for name, text in prefixed.items()}

@@ -37,7 +37,11 @@ def load_listener(
         connects=listener in config.peer_listeners(),
         is_inter_broker=is_served and listener == state.listeners.inter_broker,
     )
-    return ListenerTls(listener, tls_settings(state.settings, listener), files, use)
+    return ListenerTls(listener, _settings_of(listener, state), files, use)
+
+
+def _settings_of(listener: str, state: EffectiveSettings) -> dict[str, str]:
+    return tls_settings(state.settings, listener, state.listeners.protocols.get(listener, ""))
 
 
 class NodeTls:
@@ -79,7 +83,7 @@ class NodeTls:
         """Return the listeners that also exist in `state`, with their certificates and new settings."""
         names = {*(one.name for one in state.listeners.endpoints), *self._config.peer_listeners()}
         return [
-            (name, current, current.with_stores_of(tls_settings(state.settings, name)))
+            (name, current, current.with_stores_of(_settings_of(name, state)))
             for name, current in self._listeners.items()
             if name in names
         ]

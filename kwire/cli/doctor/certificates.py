@@ -98,7 +98,7 @@ class _ListenerCheck:
         self._listener = listener
         self._now_ms = now_ms
         self._where = f"listener {listener}"
-        self._settings = tls_settings(config.effective.settings, listener)
+        self._settings = tls_settings(config.effective.settings, listener, config.protocol(listener))
         endpoints = (*config.listener_endpoints(), *config.controller_endpoints())
         self._is_served = any(one.name == listener for one in endpoints)
         self._connects = listener in config.peer_listeners()

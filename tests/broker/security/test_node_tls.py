@@ -101,6 +101,28 @@ def test_a_key_with_the_prefix_of_a_listener_overrides_the_other(
     assert found == {"CLIENTS": (ssl.CERT_REQUIRED, True), "BROKERS": (ssl.CERT_NONE, False)}
 
 
+def test_a_sasl_listener_asks_for_certificates_only_with_its_own_key(
+    tmp_path: Path, authority: Authority
+) -> None:
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required username=a password=b;"
+    made = Node(
+        tmp_path,
+        authority,
+        listener_security_protocol_map="CLIENTS:SASL_SSL,BROKERS:SASL_SSL,CONTROLLER:SSL",
+        listener_name_clients_plain_sasl_jaas_config=module,
+        listener_name_brokers_plain_sasl_jaas_config=module,
+        sasl_enabled_mechanisms="PLAIN",
+        sasl_mechanism_inter_broker_protocol="PLAIN",
+        ssl_client_auth="required",
+        listener_name_brokers_ssl_client_auth="requested",
+    )
+    tls = made.load()
+    modes = [
+        one.server.verify_mode for name in ("CLIENTS", "BROKERS") if (one := tls.of(name)) and one.server
+    ]
+    assert modes == [ssl.CERT_NONE, ssl.CERT_OPTIONAL]
+
+
 def test_principals_follow_the_mapping_rules(tmp_path: Path, authority: Authority) -> None:
     rules = "RULE:^CN=(no.*)$/$1/U"
     made = Node(tmp_path, authority, ssl_principal_mapping_rules=rules)
