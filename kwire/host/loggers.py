@@ -60,6 +60,11 @@ class NodeLogger(logging.LoggerAdapter[logging.Logger]):
                 super().log(level, msg, *args, **kwargs)
 
 
+def escape_unprintable(text: str) -> str:
+    """Escape characters with which a peer could forge log lines or control a terminal."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
 def node_name(node_id: int | str) -> str:
     return f"node {node_id}"
 

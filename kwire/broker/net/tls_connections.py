@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kwire.broker.net.handshake_error import HandshakeError
 from kwire.broker.net.tls_transport_layer import WINDOW_BYTES, TlsTransportLayer
 from kwire.broker.security.principal_mapping import NoMatchingRuleError
+from kwire.host.loggers import escape_unprintable
 
 if TYPE_CHECKING:
     from kwire.broker.security.listener_tls import ListenerTls
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from kwire.broker.security.principal import Principal
     from kwire.host.host import PeerAddress
     from kwire.host.system_socket import Socket
+
+MAX_REASON_LENGTH: Final = 1_000
+"""The limit for the part of a reason that may contain the subject of a certificate."""
 
 
 class ServedTlsLayer(TlsTransportLayer):
@@ -31,9 +35,13 @@ class ServedTlsLayer(TlsTransportLayer):
         try:
             return self._listener_tls.principal_of(self.peer_certificate())
         except NoMatchingRuleError as error:
-            raise HandshakeError(f"ssl.principal.mapping.rules: {error}") from error
+            raise HandshakeError(f"ssl.principal.mapping.rules: {_for_log(error)}") from error
         except ValueError as error:
-            raise HandshakeError(f"the subject of the certificate is malformed: {error}") from error
+            raise HandshakeError(f"the subject of the certificate is malformed: {_for_log(error)}") from error
+
+
+def _for_log(error: ValueError) -> str:
+    return escape_unprintable(str(error)[:MAX_REASON_LENGTH])
 
 
 class TlsConnections:

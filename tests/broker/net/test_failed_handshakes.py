@@ -6,16 +6,20 @@ import socket
 import ssl
 import struct
 import time
-from typing import TYPE_CHECKING
+from contextlib import closing
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import trio
 
+from kwire.broker.net.handshake_error import HandshakeError
 from kwire.broker.net.lingering_sockets import LINGER_MS, MAX_DRAINED_BYTES, MAX_SOCKETS, LingeringSockets
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.peer_log_limit import LOG_INTERVAL_MS
 from kwire.broker.net.socket_server import MAX_HANDSHAKE_MS
+from kwire.broker.net.tls_connections import ServedTlsLayer
 from kwire.broker.net.tls_transport_layer import STEP_BYTES, WINDOW_BYTES, TlsTransportLayer
+from kwire.broker.security.principal_mapping import NoMatchingRuleError
 from kwire.host.clock import ManualClock
 from kwire.host.host import PeerAddress
 from kwire.host.system_socket import Socket
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kwire.broker.api.request.context import Channel
+    from kwire.broker.security.listener_tls import ListenerTls
+    from kwire.broker.security.principal import Principal
     from tests.broker.net.conftest import Client, MakeHarness, ServerHarness
 
 
@@ -266,3 +272,21 @@ def test_number_of_sockets_is_limited(lingering: Lingering) -> None:
     for _, theirs in pairs:
         theirs.close()
     lingering.turns(until=0)
+
+
+def test_a_subject_cannot_forge_log_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Rules:
+        server = server_context()
+
+        def principal_of(self, certificate: bytes | None) -> Principal:
+            raise NoMatchingRuleError(f"No rules apply to CN=a\n\x1b[31mb{'c' * 100_000}")
+
+    with closing(Socket(socket.AF_INET, socket.SOCK_STREAM)) as sock:
+        layer = ServedTlsLayer(sock, cast("ListenerTls", Rules()), memoryview(bytearray(WINDOW_BYTES)))
+        monkeypatch.setattr(ServedTlsLayer, "peer_certificate", lambda layer: None)
+        with pytest.raises(HandshakeError) as caught:
+            layer.peer_principal()
+    reason = str(caught.value.strerror)
+    assert r"CN=a\n\x1b[31mb" in reason
+    assert reason.isprintable()
+    assert len(reason) < 2_000

@@ -17,6 +17,7 @@ from kwire.broker.api.request.error_responses import error_response
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, HandledBy
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.settings import authenticates_clients, is_node
+from kwire.host.loggers import escape_unprintable
 from kwire.wire.errors import ApiError, ErrorCode, NotInVersion, WireError
 from kwire.wire.messages.default_principal import DefaultPrincipalData
 from kwire.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
@@ -51,7 +52,7 @@ def envelope(
     ):
         node.host.logger("kwire.dispatch").warning(
             "Refused an Envelope from %s: if %s is the principal of a node, add it to super.users",
-            *(context.peer_host, context.principal),
+            *(context.peer_host, escape_unprintable(str(context.principal))),
         )
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     principal = _principal(request)

@@ -28,6 +28,7 @@ from kwire.broker.api.security.sasl_authenticator import (
 )
 from kwire.broker.config.sasl import ListenerSasl
 from kwire.broker.security.mechanisms import sasl_server
+from kwire.host.loggers import escape_unprintable
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.registry import decode_request_header
 from kwire.wire.schema import Message
@@ -236,13 +237,8 @@ class SaslSession:
             "" if self._established is None else "re-",
             channel.peer_host,
             channel.listener,
-            _escape_unprintable(reason[:MAX_REASON_LENGTH])[:MAX_REASON_LENGTH],
+            escape_unprintable(reason[:MAX_REASON_LENGTH])[:MAX_REASON_LENGTH],
         )
-
-
-def _escape_unprintable(text: str) -> str:
-    """Escape characters with which a client could forge log lines or control a terminal."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _send(context: RequestContext, reply: Message | bytes) -> None:
