@@ -283,6 +283,23 @@ def test_client_that_closes_the_socket_ends_the_stream() -> None:
     one.close()
 
 
+def test_end_of_tls_behind_data_needs_no_event() -> None:
+    """A client may end TLS without closing its socket."""
+    ours, theirs = sockets()
+    one = layer(ours, server_context())
+    other = layer(theirs, client_context(), is_server=False, hostname="127.0.0.1")
+    complete = [False, False]
+    while not all(complete):
+        complete = [done or side.handshake() == 0 for done, side in zip(complete, (one, other), strict=True)]
+    assert other.send(b"last words") == 10
+    other.close()
+    buffer = bytearray(100)
+    assert one.receive_into(buffer) == 10
+    assert one.has_more
+    assert one.receive_into(buffer) == 0
+    one.close()
+
+
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
