@@ -17,6 +17,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import Channel
+from kwire.broker.net.handshake_error import HandshakeError
+from kwire.broker.net.peer_log_limit import PeerLogLimit
 from kwire.broker.net.receiver import SCRATCH_BYTES, Receiver
 from kwire.broker.net.send_queue import Sent
 from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, configure
@@ -55,6 +57,7 @@ class PeerConnections:
         self._lock = threading.Lock()
         self._closed = False
         self.ids = count(1)
+        self.log_limit = PeerLogLimit()
 
     def dial(self, to: PeerAddress, events: TransportEvents, listener: str) -> OutgoingConnection:
         """Start to open a connection, as `peer_link.Dial` specifies."""
@@ -284,6 +287,25 @@ class PeerConnection(Receiver):
 
     def established(self) -> None:
         self.events.opened()
+
+    def handshake_failed(self, error: OSError) -> None:
+        if isinstance(error, HandshakeError):
+            self._log_failure(error)
+        super().handshake_failed(error)
+
+    def receiving_failed(self, error: OSError) -> None:
+        # In TLS 1.3, a server rejects the certificate of a client when the client's handshake is complete.
+        if error.errno == errno.EPROTO:
+            self._log_failure(error)
+        super().receiving_failed(error)
+
+    def _log_failure(self, error: OSError) -> None:
+        connections = self._connections
+        if connections.log_limit.should_log(str(self.to), "", "TLS", connections.loop.monotonic_ms()):
+            connections.logger.error(
+                "Connection to %s failed: TLS: %s. Further such failures are not logged for a minute",
+                *(self.to, error.strerror),
+            )
 
     def close(self, reason: str) -> None:
         if not self.closed:

@@ -186,6 +186,10 @@ class Receiver(ABC):
         """Close the connection because the handshake of the transport layer failed."""
         self.close(f"the handshake failed: {error.strerror}")
 
+    def receiving_failed(self, error: OSError) -> None:
+        """Close the connection because it is lost, or because its transport layer has failed."""
+        self.close(f"receiving failed: {error.strerror}")
+
     def established(self) -> None:  # noqa: B027
         """Handle that the handshake of the transport layer is complete."""
 
@@ -226,7 +230,7 @@ class Receiver(ABC):
         except BlockingIOError:
             return
         except OSError as error:
-            self.close(f"receiving failed: {error.strerror}")
+            self.receiving_failed(error)
             return
         if count == 0:
             self.close("the peer closed the connection")

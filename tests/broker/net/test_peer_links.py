@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from kwire.broker.net.peer_connection import PeerConnections
 from kwire.broker.net.peer_links import PeerLinks
 from kwire.broker.net.serve import serve
 from kwire.broker.net.socket_settings import SocketSettings
+from kwire.broker.net.tls_transport_layer import WINDOW_BYTES, TlsTransportLayer
 from kwire.host.clock import ManualClock
 from kwire.host.host import PeerAddress, PeerUnreachable
+from kwire.host.system_socket import Socket
 from kwire.testing.disk import MemoryDisk
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import build
@@ -35,6 +39,7 @@ from kwire.wire.messages.produce import (
 )
 from kwire.wire.registry import decode_request_header, encode_response
 from kwire.wire.schema import Message
+from tests.broker.net.test_tls_transport_layer import client_context, server_context
 
 HOST = "127.0.0.1"
 BACKOFF_MS = 60
@@ -382,6 +387,45 @@ async def test_many_large_requests_to_a_slow_reader(
     pending = [harness.send(port, FetchRequest(topics=topics), max_version=12) for _ in range(50)]
     go.set()
     assert {(await response()).session_id for response in pending} == {7}
+
+
+@pytest.mark.parametrize(
+    ("trusts", "reason"),
+    [
+        (False, "the certificate of the peer is not accepted"),
+        (True, "the peer requires a certificate (alert certificate_required)"),
+    ],
+)
+async def test_failure_of_tls_is_logged_once_per_minute(
+    make_harness: MakeLinkHarness,
+    start_peer: StartPeer,
+    caplog: pytest.LogCaptureFixture,
+    trusts: bool,
+    reason: str,
+) -> None:
+    """With TLS 1.3, the server rejects the client when the client's handshake is complete."""
+    context, scratch = client_context(trusts=trusts), memoryview(bytearray(WINDOW_BYTES))
+    server = server_context("1.3", wants_certificate=True)
+
+    def new(sock: Socket, listener: str, to: PeerAddress | None) -> TlsTransportLayer:
+        return TlsTransportLayer(sock, context, scratch, server_hostname=HOST, is_server=False)
+
+    async def accept(peer: Peer) -> None:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = server.wrap_bio(incoming, outgoing, server_side=True)
+        while received := await peer.stream.receive_some():
+            incoming.write(received)
+            with suppress(ssl.SSLError):
+                tls.do_handshake()
+            await peer.stream.send_all(outgoing.read())
+
+    harness = make_harness(new_transport_layer=new)
+    port = await start_peer(accept, accept)
+    for _ in range(2):
+        assert reason in await harness.failure_of(port)
+        await harness.advance(2 * BACKOFF_MS)
+    (line,) = caplog.messages
+    assert line.startswith(f"Connection to {HOST}:{port} failed: TLS: {reason}")
 
 
 async def test_idle_connections_are_closed(make_harness: MakeLinkHarness, start_peer: StartPeer) -> None:
