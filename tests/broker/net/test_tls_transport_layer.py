@@ -92,6 +92,12 @@ def shake_hands(one: TlsTransportLayer) -> None:
     until_done(lambda: 0 if one.handshake() == 0 else None)
 
 
+def shake_both_hands(*sides: TlsTransportLayer) -> None:
+    complete = [False, False]
+    while not all(complete):
+        complete = [done or side.handshake() == 0 for done, side in zip(complete, sides, strict=True)]
+
+
 def until_end(stream: ssl.SSLSocket) -> None:
     assert stream.recv(1) == b""
 
@@ -288,9 +294,7 @@ def test_end_of_tls_behind_data_needs_no_event() -> None:
     ours, theirs = sockets()
     one = layer(ours, server_context())
     other = layer(theirs, client_context(), is_server=False, hostname="127.0.0.1")
-    complete = [False, False]
-    while not all(complete):
-        complete = [done or side.handshake() == 0 for done, side in zip(complete, (one, other), strict=True)]
+    shake_both_hands(one, other)
     assert other.send(b"last words") == 10
     other.close()
     buffer = bytearray(100)
@@ -454,6 +458,27 @@ def test_peer_that_sends_no_data_is_closed() -> None:
         one._pass_on(memoryview(b"x"))
     theirs.close()
     one.close()
+
+
+def test_answers_that_the_socket_did_not_take_are_sent_before_data() -> None:
+    class FullSocket:
+        def send(self, data: Buffer) -> int:
+            raise BlockingIOError
+
+    ours, theirs = sockets()
+    one = layer(ours, server_context())
+    other = layer(theirs, client_context(), is_server=False, hostname="127.0.0.1")
+    shake_both_hands(one, other)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(one, "_sock", FullSocket())
+        one._tls.write(b"answer, ")  # in place of an answer that OpenSSL writes, for example to a KeyUpdate
+        with pytest.raises(BlockingIOError):
+            one._flush()
+    assert one.send(b"data") == 4
+    buffer = bytearray(100)
+    assert buffer[: other.receive_into(buffer)] == b"answer, data"
+    one.close()
+    other.close()
 
 
 def test_memory_of_sent_bytes_is_freed() -> None:
