@@ -139,9 +139,23 @@ def test_steps_of_handshakes_are_limited_per_turn(monkeypatch: pytest.MonkeyPatc
 
 async def test_many_handshakes_at_once(xor_harness: ServerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_module, "HANDSHAKES_PER_TURN", 1)
-    clients = [await connect(xor_harness) for _ in range(30)]
+    clients = [await xor_harness.connect() for _ in range(30)]
+    await xor_harness.node.until(lambda: len(xor_harness.server.connections) == len(clients))
+    turns: list[float] = []
+    handshake = XorTransportLayer.handshake
+
+    def counted(layer: XorTransportLayer) -> int:
+        turns.append(xor_harness.loop.turn_began)
+        return handshake(layer)
+
+    monkeypatch.setattr(XorTransportLayer, "handshake", counted)
     for client in clients:
-        assert await client.request(b"ehello") == b"hello"
+        await client.stream.send_all(HELLO)
+    for client in clients:
+        encoded = Client(cast("trio.SocketStream", XorStream(client.stream)))
+        assert await encoded.request(b"ehello") == b"hello"
+    assert len(turns) >= len(clients)
+    assert len(set(turns)) == len(turns)
 
 
 async def test_pipelined_requests(xor_harness: ServerHarness) -> None:
