@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from typing import TYPE_CHECKING, Final
 
-from kwire.broker.security.der import INTEGER, Element, MalformedDer
+from kwire.broker.security.der import INTEGER, SEQUENCE, Element, MalformedDer, read_element
 from kwire.broker.security.rc2 import decrypt_rc2_cbc
 
 if TYPE_CHECKING:
@@ -95,6 +95,25 @@ class IterationLimit:
                 "export it again with 10000 iterations"
             )
         return count
+
+
+def check_iterations(encrypted_key: bytes) -> None:
+    """Check the iterations of an encrypted private key in PKCS #8. OpenSSL has no limit.
+
+    Raises MalformedDer if they are too many, or if the key is malformed.
+    """
+    try:
+        algorithm, _ = read_element(encrypted_key).expect(SEQUENCE).children()
+        name, parameters = algorithm.expect(SEQUENCE).children()
+        if name.oid() == PBES2:
+            kind, parameters = parameters.children()[0].children()
+            if kind.oid() != PBKDF2:
+                raise MalformedDer(f"key derivation {kind.oid()} is not supported")
+        IterationLimit().native(parameters.children()[1])
+    except MalformedDer:
+        raise
+    except (IndexError, ValueError) as error:
+        raise MalformedDer(f"not an encrypted private key: {error}") from error
 
 
 def decrypt(algorithm: Element, data: bytes, password: str, limit: IterationLimit) -> bytes:

@@ -13,7 +13,7 @@ from kwire.broker.security.certificate_chain import is_chain
 from kwire.broker.security.der import SEQUENCE, MalformedDer
 from kwire.broker.security.pem import CERTIFICATE, ENCRYPTED_KEY, PRIVATE_KEY, PemBlock, pem_blocks
 from kwire.broker.security.pkcs12 import KeyEntry, Pkcs12, TrustedEntry, read_pkcs12
-from kwire.broker.security.pkcs12_decryption import CryptographyMissing, WrongPassword
+from kwire.broker.security.pkcs12_decryption import CryptographyMissing, WrongPassword, check_iterations
 from kwire.broker.security.tls_settings import TlsConfigError, read_setting
 from kwire.broker.security.x509 import CertificateFields, parse_certificate
 from kwire.wire.java_strings import hash_set_order
@@ -202,6 +202,11 @@ def _pem_key(source: str, text: str, password: str | None) -> PemBlock:
         )
     if key.kind == ENCRYPTED_KEY and password is None:
         raise TlsConfigError(f"{source} has an encrypted private key: set ssl.key.password")
+    if key.kind == ENCRYPTED_KEY:
+        try:
+            check_iterations(key.data)
+        except MalformedDer as error:
+            raise TlsConfigError(f"{source} has a private key that cannot be decrypted: {error}") from error
     if key.kind == PRIVATE_KEY and password is not None:
         raise TlsConfigError(
             f"ssl.key.password is set, but the private key in {source} is not encrypted: "

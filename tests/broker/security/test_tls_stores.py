@@ -13,7 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from kwire.broker.security.pem import pem_blocks
+from kwire.broker.security.der import INTEGER, SEQUENCE, encode, read_element
+from kwire.broker.security.pem import PemBlock, pem_blocks
 from kwire.broker.security.tls_settings import TlsConfigError
 from kwire.broker.security.tls_stores import MAX_STORE_BYTES, load_key_store, load_trust_store
 from tests.broker.security.tls_certificates import Identity
@@ -33,6 +34,26 @@ TRUSTED = pkcs12.serialize_java_truststore(
     [pkcs12.PKCS12Certificate(x509.load_der_x509_certificate(ROOT.der), b"root")],
     serialization.BestAvailableEncryption(PASSWORD.encode()),
 )
+
+
+def with_iterations(key: str, iterations: int) -> str:
+    """Return an encrypted private key with another number of iterations for its password."""
+    (block,) = pem_blocks(key)
+    algorithm, data = read_element(block.data).children()
+    scheme, parameters = algorithm.children()
+    derivation, cipher = parameters.children()
+    function, arguments = derivation.children()
+    salt, _, *rest = (one.encoding for one in arguments.children())
+    count = encode(INTEGER, iterations.to_bytes(5, "big"))
+    slow = sequence(function.encoding, sequence(salt, count, *rest))
+    content = sequence(sequence(scheme.encoding, sequence(slow, cipher.encoding)), data.encoding)
+    return PemBlock(block.kind, content).text()
+
+
+def sequence(*parts: bytes) -> bytes:
+    return encode(SEQUENCE, b"".join(parts))
+
+
 FILES: Mapping[str, bytes] = {
     "own.p12": PKCS12,
     "untrusted.p12": UNTRUSTED,
@@ -40,6 +61,7 @@ FILES: Mapping[str, bytes] = {
     "cut.p12": PKCS12[:-9],
     "own.pem": (LEAF.key_pem() + LEAF.pem).encode(),
     "locked.pem": (LEAF.key_pem("secret") + LEAF.pem).encode(),
+    "slow.pem": (with_iterations(LEAF.key_pem("secret"), 2_000_000_000) + LEAF.pem).encode(),
     "certificate.pem": LEAF.pem.encode(),
     "key.pem": LEAF.key_pem().encode(),
     "two.pem": (LEAF.key_pem() + ROOT.key_pem() + LEAF.pem).encode(),
@@ -147,6 +169,11 @@ def test_secrets_are_not_in_the_text_of_a_store() -> None:
             "ssl.key.password is the password of a private key",
         ),
         ({"ssl.keystore.password": "x"}, "ssl.keystore.password is set without ssl.keystore.location"),
+        (
+            key_store("slow.pem", "PEM", key="secret"),
+            "ssl.keystore.location=slow.pem has a private key that cannot be decrypted: its password has "
+            "2000000000 iterations, more than 5000000: export it again with 10000 iterations",
+        ),
         (
             key_store("locked.pem", "PEM"),
             "ssl.keystore.location=locked.pem has an encrypted private key: set ssl.key.password",
