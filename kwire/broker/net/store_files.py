@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,7 +17,10 @@ class RealStoreFiles:
     def read(self, path: str) -> bytes:
         from kwire.broker.security.tls_stores import MAX_STORE_BYTES
 
-        with open(path, "rb") as file:
+        # A request may name the path. A FIFO or a terminal would block the event loop.
+        with open(path, "rb", opener=_open_without_blocking) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
             return file.read(MAX_STORE_BYTES + 1)  # the limit is checked when the store is loaded
 
     def stamp(self, path: str) -> FileStamp:
@@ -24,3 +29,7 @@ class RealStoreFiles:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size
+
+
+def _open_without_blocking(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
