@@ -6,12 +6,14 @@ import logging
 import os
 import ssl
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from kwire.broker.config import BrokerConfig, ConfigError, load
 from kwire.broker.net.store_files import RealStoreFiles
+from kwire.broker.security.listener_tls import ListenerTls, ListenerUse
 from kwire.broker.security.node_tls import NodeTls
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
 from kwire.broker.security.principal_mapping import NoMatchingRuleError
@@ -243,6 +245,28 @@ def test_only_the_stores_of_an_existing_listener_can_change(
     assert replaced is not None
     assert replaced.server is not None
     assert replaced.server.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_new_stores_must_work_with_the_current_ones_on_the_inter_broker_listener(
+    authority: Authority,
+) -> None:
+    other = Authority.create("other", now_ms())
+    current, new = (
+        one.issue("CN=node", NAMES, now_ms=now_ms()).inline_settings() | one.inline_settings()
+        for one in (authority, other)
+    )
+    for is_inter_broker in (True, False):
+        use = ListenerUse(is_served=True, connects=False, is_inter_broker=is_inter_broker)
+        tls = ListenerTls("BROKERS", current, RealStoreFiles(), use)
+        with pytest.raises(ConfigError, match="a handshake with") if is_inter_broker else nullcontext():
+            tls.replaced(new)
+
+
+def test_a_trust_store_cannot_be_added(authority: Authority) -> None:
+    keys = authority.issue("CN=node", NAMES, now_ms=now_ms()).inline_settings()
+    tls = ListenerTls("CLIENTS", keys, RealStoreFiles(), ListenerUse(is_served=True, connects=False))
+    with pytest.raises(ConfigError, match="cannot be added to a listener without a trust store"):
+        tls.replaced(keys | authority.inline_settings())
 
 
 def test_a_listener_can_be_removed_together_with_its_key_store(tmp_path: Path, authority: Authority) -> None:
