@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--https", action="store_true", help="clients of the connections use TLS")
     parser.add_argument("--read-only", action="store_true")
-    parser.add_argument("--credentials-fd", type=int, help="a file with the console's credentials")
+    parser.add_argument("--security-fd", type=int, help="a file with TLS settings and credentials")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the broker, which then stops this process
     os.nice(NICENESS)
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
         tuple(options.log_dir),
         may_write=not options.read_only,
         client_id=options.client_id,
-        security=PLAINTEXT if options.credentials_fd is None else _security(options.credentials_fd),
+        security=PLAINTEXT if options.security_fd is None else _security(options.security_fd),
     )
     names = {socket.gethostname(), *options.host}
     accepted = None if options.only_local_names else names
@@ -83,7 +83,12 @@ async def _serve(
 def _security(fd: int) -> Security:
     with open(fd, encoding="utf-8") as file:
         found = json.load(file)
-    return PLAINTEXT if found is None else Security(None, Credentials(*found))
+    tls = None
+    if found["tls"] is not None:
+        from kwire.client.tls import create_context
+
+        tls = create_context(found["tls"])
+    return Security(tls, None if found["credentials"] is None else Credentials(*found["credentials"]))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,10 @@ class ListenerCertificates(Protocol):
     """The certificates of one listener. `security.listener_tls` implements it."""
 
     @property
+    def settings(self) -> Mapping[str, str]:
+        """The ssl keys of the listener, without its prefix, with which the certificates were loaded."""
+
+    @property
     def own_name(self) -> str | None:
         """The name of this node's principal at other nodes; None if it has no certificate."""
 

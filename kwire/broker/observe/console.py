@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,14 +22,16 @@ from typing import Final
 
 import trio
 
-from kwire.broker.api.request.supported_apis import ListenerRole
+from kwire.broker.config.tls import ListenerCertificates
 from kwire.broker.observe.console_rate_limit import READER_ID
 from kwire.broker.observe.ports import RunningNode
 from kwire.broker.raft.endpoints import broker_endpoints
-from kwire.broker.security.settings import Credentials, listener_security, peer_credentials
+from kwire.broker.security.settings import Credentials, is_authentication_required, peer_credentials
 from kwire.host.loggers import NodeLogger
 from kwire.host.platform.events import READABLE
+from kwire.host.platform.files import anonymous_file
 from kwire.host.platform.sockets import LOSES_DESCRIPTORS
+from kwire.wire.named_tuple import NamedTuple
 
 CONSOLE: Final = "/console/"
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
@@ -38,6 +41,24 @@ CONSOLE_FAILED: Final = "the console failed to start: the broker's output may ha
 START_SECONDS: Final = 3.0
 """The shortest time between two starts of the console process."""
 MAX_RECEIPTS: Final = 4096
+
+
+class ConsoleConnection(NamedTuple):
+    """The listener to which the console connects, and how."""
+
+    servers: str
+    """The bootstrap servers."""
+    is_open: bool
+    """Whether the listener accepts clients without authentication."""
+    certificates: ListenerCertificates | None = None
+    """The certificates of the listener; None without TLS."""
+    credentials: Credentials | None = None
+    """The broker's credentials; None without SASL."""
+
+    def secrets(self) -> str:
+        """Return the part of the settings that other users must not see, for the console process."""
+        tls = None if self.certificates is None else dict(self.certificates.settings)
+        return json.dumps({"tls": tls, "credentials": self.credentials})
 
 
 class ConsoleProcess:
@@ -54,11 +75,11 @@ class ConsoleProcess:
     ) -> None:
         """Set what the console may do.
 
-        The console connects to a listener without authentication if there is one, and may then change the
-        cluster only if `may_write` is true. If all listeners require authentication, the console uses the
-        broker's credentials, and may change the cluster only if `writes_as_broker` is true. With
-        `only_local_names`, requests whose Host header is not a local name are rejected. With `is_https`, the
-        connections that `hand_over` gets are the ends of TLS connections behind this process.
+        If the console's listener requires no authentication, the console may change the cluster only if
+        `may_write` is true. Otherwise the console uses the broker's credentials or certificate, and may
+        change the cluster only if `writes_as_broker` is true. With `only_local_names`, requests whose Host
+        header is not a local name are rejected. With `is_https`, the connections that `hand_over` gets are
+        the ends of TLS connections behind this process.
         """
         self._running = running
         self._may_write = may_write
@@ -66,6 +87,8 @@ class ConsoleProcess:
         self._only_local_names = only_local_names
         self._is_https = is_https
         self._process: subprocess.Popen[bytes] | None = None
+        self._connection: ConsoleConnection | None = None
+        """The connection settings of the process."""
         self._channel: socket.socket | None = None
         self._in_transit: deque[int] = deque()
         """Duplicates of descriptors that the process has not received yet, if the system may lose them."""
@@ -146,12 +169,17 @@ class ConsoleProcess:
         Return None if the process does not run and was started less than `START_SECONDS` ago. Raises OSError
         if the start fails.
         """
+        connection = self._connection_settings()
         if self._process is not None:
-            if self._process.poll() is None:
+            if self._process.poll() is not None:
+                self._logger.warning(
+                    "The console process has exited with code %d, restarting it", self._process.returncode
+                )
+            elif connection == self._connection:
                 return self._channel
-            self._logger.warning(
-                "The console process has exited with code %d, restarting it", self._process.returncode
-            )
+            else:
+                self._logger.info("Restarting the console process: the listener that it uses has changed")
+                self._started_s = -math.inf
         self.close()
         if trio.current_time() - self._started_s < START_SECONDS:
             return None
@@ -165,8 +193,7 @@ class ConsoleProcess:
                 self._running.loop.watch(ours.fileno(), READABLE, self._received)
                 self._is_watching = True
             command = [sys.executable, "-P", "-m", "kwire.console", "--fd", str(theirs.fileno())]
-            servers, credentials = self._connection_settings()
-            command += ["--bootstrap-server", servers]
+            command += ["--bootstrap-server", connection.servers]
             command += ["--client-id", READER_ID]
             command += ["--node-id", str(config.node_id)]
             for directory in config.log_dirs:
@@ -177,16 +204,17 @@ class ConsoleProcess:
                 command.append("--https")
             if self._only_local_names:
                 command.append("--only-local-names")
-            if not (self._may_write if credentials is None else self._writes_as_broker):
+            if not (self._may_write if connection.is_open else self._writes_as_broker):
                 command.append("--read-only")
             environment = dict(os.environ)
             # The console must import the same modules as this process, even if kwire is not installed.
             environment["PYTHONPATH"] = os.pathsep.join(
                 [str(SOURCE_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
             )
-            with _pipe_with(json.dumps(credentials)) as fd:
+            with _anonymous_file_with(connection.secrets()) as fd:
+                self._connection = connection
                 self._process = subprocess.Popen(
-                    [*command, "--credentials-fd", str(fd)],
+                    [*command, "--security-fd", str(fd)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     env=environment,
@@ -198,30 +226,40 @@ class ConsoleProcess:
     def _logger(self) -> NodeLogger:
         return self._running.loop.logger("kwire.http")
 
-    def _connection_settings(self) -> tuple[str, Credentials | None]:
-        """Return the console's bootstrap servers, and the broker's credentials.
+    def _connection_settings(self) -> ConsoleConnection:
+        """Return how the console connects.
 
-        If a listener has no authentication, the console uses that listener, and the credentials are None.
+        If there is no PLAINTEXT listener, the console connects to the inter-broker listener, as other brokers
+        do: to the advertised address, which the certificate must have, with the broker's certificate and
+        credentials.
         """
-        config, listeners = self._running.node.config, self._running.server.listeners
-        listeners = [one for one in listeners if one.role is ListenerRole.BROKER] or listeners
-        if open_ := [one for one in listeners if listener_security(config, one.name) is None]:
-            return ",".join(one.address for one in open_), None
-        ours = config.inter_broker_listener_name
-        listener = next((one for one in listeners if one.name == ours), listeners[0])
-        return listener.address, peer_credentials(config, listener.name)
+        node = self._running.node
+        config = node.config
+        plain = [one for one in self._running.server.listeners if config.protocol(one.name) == "PLAINTEXT"]
+        if plain:
+            return ConsoleConnection(",".join(one.address for one in plain), is_open=True)
+        name = config.inter_broker_listener_name
+        endpoint = node.image.brokers[config.node_id].endpoints[name]
+        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+        return ConsoleConnection(
+            f"{host}:{endpoint.port}",
+            is_open=not is_authentication_required(config, name),
+            certificates=None if config.tls is None else config.tls.of(name),
+            credentials=peer_credentials(config, name),
+        )
 
 
 @contextmanager
-def _pipe_with(text: str) -> Iterator[int]:
-    """Yield the read end of a pipe that contains `text`, for a child process.
+def _anonymous_file_with(text: str) -> Iterator[int]:
+    """Yield the descriptor of a file that contains `text`, for a child process.
 
-    A pipe is used because other users can see the arguments of a process.
+    Other users can see the arguments of a process. A pipe may be too small for certificates.
     """
-    reader, writer = os.pipe()
+    descriptor = anonymous_file("kwire console", tempfile.mkdtemp)
     try:
-        with open(writer, "w", encoding="utf-8") as file:
-            file.write(text)  # it fits into the pipe's 64 KiB
-        yield reader
+        with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
+            file.write(text)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
     finally:
-        os.close(reader)
+        os.close(descriptor)

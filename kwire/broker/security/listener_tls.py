@@ -66,7 +66,7 @@ class ListenerTls:
         Raises ConfigError. As in Kafka, brokers must be able to connect to the inter-broker listener with its
         own stores.
         """
-        self.settings = dict(settings)
+        self.settings: Mapping[str, str] = dict(settings)
         self._listener = listener
         self._files = files
         self._use = use

@@ -10,7 +10,9 @@ from contextlib import suppress
 from kwire.broker.config.broker import BrokerConfig
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.sasl import SASL_PROTOCOLS, ListenerSasl
+from kwire.broker.config.tls import tls_settings
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
+from kwire.broker.security.tls_settings import read_setting
 from kwire.wire.mechanisms import PLAIN
 from kwire.wire.named_tuple import NamedTuple
 
@@ -42,7 +44,15 @@ def listener_security(config: BrokerConfig, listener: str) -> ListenerSasl | Non
 def requires_authentication(config: BrokerConfig) -> bool:
     """Return whether all broker listeners require authentication."""
     endpoints = config.listener_endpoints()
-    return bool(endpoints) and all(config.listener_sasl(one.name) is not None for one in endpoints)
+    return bool(endpoints) and all(is_authentication_required(config, one.name) for one in endpoints)
+
+
+def is_authentication_required(config: BrokerConfig, listener: str) -> bool:
+    """Return whether a listener requires authentication, with SASL or with a client certificate."""
+    protocol = config.protocol(listener)
+    if protocol != "SSL":
+        return protocol in SASL_PROTOCOLS
+    return read_setting(tls_settings(config.effective.settings, listener), "ssl.client.auth") == "required"
 
 
 def scram_mechanisms(config: BrokerConfig) -> list[str]:

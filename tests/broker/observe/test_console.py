@@ -20,6 +20,7 @@ from kwire.broker.observe.console import CONSOLE_FAILED, OVERLOADED, ConsoleProc
 from kwire.broker.observe.console_rate_limit import ConsoleRateLimit
 from kwire.broker.observe.http import OPEN_CONSOLE
 from kwire.cli.main import main
+from kwire.testing.tls import Certificates, ClientAuth, Tls
 from tests.broker.observe.conftest import ObservedNode, serve_observed
 
 MEBIBYTE = 1024 * 1024
@@ -82,6 +83,73 @@ async def test_console_prefers_a_listener_without_authentication() -> None:
         closed, open_ = node.running.bootstrap.split(",")
         assert open_ in page
         assert closed not in page
+
+
+TLS_LISTENERS = {
+    "listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0",
+    "listener.security.protocol.map": "CLIENTS:SSL,BROKERS:SSL",
+    "inter.broker.listener.name": "BROKERS",
+}
+SASL_SSL_LISTENERS = {
+    **TLS_LISTENERS,
+    "listener.security.protocol.map": "CLIENTS:SASL_SSL,BROKERS:SASL_SSL",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "plain.sasl.jaas.config": f'{LOGIN} user_broker="{PASSWORD}";',
+}
+
+
+def with_prefixes(settings: dict[str, str], auth: ClientAuth) -> dict[str, str]:
+    """Return the settings of the TLS listeners, which have different authorities."""
+    made: dict[str, str] = {}
+    for listener in ("clients", "brokers"):
+        made |= Certificates(Tls(auth)).listener_settings(listener)
+        if login := settings.get("plain.sasl.jaas.config"):
+            made[f"listener.name.{listener}.plain.sasl.jaas.config"] = login
+    return {key: value for key, value in settings.items() if key != "plain.sasl.jaas.config"} | made
+
+
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.parametrize(
+    ("listeners", "auth", "is_open"),
+    [
+        (TLS_LISTENERS, "none", True),
+        (TLS_LISTENERS, "requested", True),
+        (TLS_LISTENERS, "required", False),
+        (SASL_SSL_LISTENERS, "none", False),
+        (SASL_SSL_LISTENERS, "required", False),
+    ],
+)
+@pytest.mark.proc
+async def test_console_connects_to_the_tls_listener_of_brokers(
+    listeners: dict[str, str], auth: ClientAuth, is_open: bool, writes: bool
+) -> None:
+    settings = with_prefixes(listeners, auth)
+    async with serve_observed(settings, console=True, console_writes=writes) as node:
+        page = await node.text("/console/")
+        assert "There are no topics" in page
+        assert ("This console is read-only" in page) != (writes or is_open)
+        (pid,) = console_pids()
+        for name in ("cmdline", "environ"):
+            assert b"PRIVATE KEY" not in Path(f"/proc/{pid}/{name}").read_bytes()
+
+
+async def test_console_uses_the_new_certificates_of_its_listener() -> None:
+    old, new = (Certificates(Tls("required")).listener_settings("brokers") for _ in range(2))
+    trusted = "listener.name.brokers.ssl.truststore.certificates"
+    both = {trusted: old[trusted] + new[trusted]}
+    settings = {
+        "listeners": "BROKERS://127.0.0.1:0",
+        "listener.security.protocol.map": "BROKERS:SSL",
+        "inter.broker.listener.name": "BROKERS",
+    }
+    async with serve_observed({**settings, **old}, console=True) as node:
+        await node.text("/console/")
+        (pid,) = console_pids()
+        for stores in (old, new):
+            node.running.node.config.update({}, {**stores, **both})
+        assert "There are no topics" in await node.text("/console/")
+        assert console_pids() - {pid}
 
 
 @pytest.mark.parametrize(
