@@ -30,13 +30,15 @@ LISTENERS = {"ENCRYPTED": Listener("TLSv1.2"), "MUTUAL": Listener("TLSv1.3", is_
 class Encrypted:
     """A broker with TLS listeners, and the certificates of its clients."""
 
-    def __init__(self, like: Broker, directory: Path, listeners: Mapping[str, Listener] = LISTENERS) -> None:
+    def __init__(
+        self, kind: type[Broker], directory: Path, listeners: Mapping[str, Listener] = LISTENERS
+    ) -> None:
         self.certificates = Certificates(directory)
         (directory / "others").mkdir()
         self.others = Certificates(directory / "others")
         """An authority that the broker does not trust."""
         self.bootstrap = {name: f"localhost:{free_port()}" for name in listeners}
-        self.broker = type(like)()
+        self.broker = kind()
         properties = self.broker.properties
         for key in ("listeners", "advertised.listeners"):
             properties[key] += "".join(f",{name}://{at}" for name, at in self.bootstrap.items())
@@ -108,10 +110,10 @@ class Encrypted:
 
 
 @contextmanager
-def encrypted(like: Broker, listeners: Mapping[str, Listener] = LISTENERS) -> Iterator[Encrypted]:
-    """Start a broker of the same kind as `like` with TLS listeners, and discard it after the block."""
+def encrypted(kind: type[Broker], listeners: Mapping[str, Listener] = LISTENERS) -> Iterator[Encrypted]:
+    """Start a broker of a kind with TLS listeners, and discard it after the block."""
     with tempfile.TemporaryDirectory() as name:
-        one = Encrypted(like, Path(name), listeners)
+        one = Encrypted(kind, Path(name), listeners)
         try:
             one.broker.start()
             yield one

@@ -112,7 +112,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interop.test_segment_source": {"interop", "kwire.wire", "kwire.broker.storage", "kwire.pipeline"},
     # measures the jobs as a library, and makes certificates for both brokers
     "bench": {"kwire.pipeline", "kwire.wire.plural", "kwire.certificates"},
-    "kwire.pipeline": {"kwire.wire", "kwire.host.platform", "kwire.broker.storage"},
+    # Loads the stores and credentials in the properties of clients.
+    "kwire.pipeline": {
+        "kwire.wire",
+        "kwire.host.platform",
+        "kwire.broker.storage",
+        "kwire.broker.security",
+        "kwire.client.security",
+    },
 }
 """Permitted imports of each package, besides itself. Imports run downwards only."""
 

@@ -55,7 +55,7 @@ def test_kwire_does_what_apache_kafka_does(
 
 
 def _observe(program: str, broker: Broker) -> Any:
-    with encrypted(broker, LISTENERS | INVALID_CERTIFICATES) as one:
+    with encrypted(type(broker), LISTENERS | INVALID_CERTIFICATES) as one:
         return {
             **{name: _observe_listener(program, one, name) for name in LISTENERS},
             **{name: _refused(program, _given(one, name)) for name in INVALID_CERTIFICATES},

@@ -35,7 +35,7 @@ SIZE_BYTES = 1_000
 
 def on_each_listener(broker: Broker, observe: Callable[[Encrypted, str, Path | None], Any]) -> Any:
     """Return an observation per listener. Only clients of MUTUAL have a certificate."""
-    with encrypted(broker) as one:
+    with encrypted(type(broker)) as one:
         return {name: observe(one, name, one.key_store() if name == "MUTUAL" else None) for name in LISTENERS}
 
 

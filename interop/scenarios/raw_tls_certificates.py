@@ -25,7 +25,7 @@ MORE_NAMES = "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:added"
 
 @scenario(seconds=120)
 def key_stores_and_trust_stores(broker: Broker) -> Any:
-    with encrypted(broker) as one:
+    with encrypted(type(broker)) as one:
         return _replace(one)
 
 

@@ -54,10 +54,11 @@ def parse_security(properties: Mapping[str, str]) -> Security:
         from kwire.client.tls import create_context
 
         tls = create_context(properties)
-    return Security(tls, _credentials(properties) if has_sasl else None)
+    return Security(tls, parse_credentials(properties) if has_sasl else None)
 
 
-def _credentials(properties: Mapping[str, str]) -> Credentials:
+def parse_credentials(properties: Mapping[str, str]) -> Credentials:
+    """Parse sasl.mechanism and sasl.jaas.config. Raises ValueError with a message about the wrong key."""
     mechanism = properties.get("sasl.mechanism", DEFAULT_MECHANISM).strip()
     if mechanism not in MECHANISMS:
         default = "" if "sasl.mechanism" in properties else ", which is Kafka's default,"

@@ -18,7 +18,7 @@
     copy_settings = "cleanup.policy,retention.ms,…"
     [mirror.client]                # the target
     "bootstrap.servers" = "west:9092"
-    [mirror.source]                # more librdkafka settings for the source
+    [mirror.source]                # more client settings for the source
     [mirror.settings]              # configs of topics that are created in the target
 
 The end of the offset map in the target is the job's progress, because each transaction also writes an entry
@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from kwire.pipeline.client_settings import input_client, librdkafka_settings
 from kwire.pipeline.config import AVAILABLE_NOW, CLEAN, ConfigError, Input, JobConfig
 from kwire.pipeline.delivery import Target
 from kwire.pipeline.mirror.groups import COMMITTED, GroupOffsetSync, TranslatedOffset
@@ -52,7 +53,7 @@ from kwire.pipeline.mirror.micro_batches import (
     deliver_batches,
     deliver_part,
 )
-from kwire.pipeline.mirror.source import Source, client_of, end_offsets, named_topics, source_of
+from kwire.pipeline.mirror.source import Source, end_offsets, named_topics, source_of
 from kwire.pipeline.mirror.targets import Progress, TargetTopic, prepare
 from kwire.pipeline.offset_map import DeliveryError
 from kwire.pipeline.origin import internal_topics
@@ -118,8 +119,8 @@ class MirrorConfig(NamedTuple):
             groups_seconds=table.number("groups_seconds", 30, least=1),
             move_back=table.flag("move_back", False),
             copy_settings=tuple(sorted(split_names(table.text("copy_settings", COPIED)))),
-            client=table.table("client").texts(),
-            source=client_of(input_, table.table("source").texts()),
+            client=librdkafka_settings("mirror.client", table.table("client").texts()),
+            source=input_client(input_, "mirror.source", table.table("source").texts()),
             settings=table.table("settings").texts(),
         )
         table.check_unknown_keys()

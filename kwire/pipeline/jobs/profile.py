@@ -4,7 +4,7 @@
     report = "profile.html"        # and profile.json
     top = 20                       # the number of keys, header names and schema ids to list
     groups = true                  # include the lag of consumer groups, if the side is a cluster
-    [profile.client]               # more librdkafka settings for the lag of groups
+    [profile.client]               # more client settings for the lag of groups
     [side]
     format = "kafka"               # or kwire (a data directory), or archive
     [side.options]
@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kwire.pipeline.archive.reading import report_missing_files
-from kwire.pipeline.config import CLEAN, ConfigError, JobConfig, MissingDependencyError
+from kwire.pipeline.client_settings import input_client
+from kwire.pipeline.config import CLEAN, ConfigError, Input, JobConfig, MissingDependencyError
 from kwire.pipeline.report import profile_statistics as stats
 from kwire.pipeline.report.order import of_arrow
 from kwire.pipeline.report.page import write, write_text
@@ -45,12 +46,6 @@ TRACKED: Final = 10_000
 """The number of distinct items that a sketch of the most frequent items keeps."""
 KEY_BYTES: Final = 256
 """The maximum size of a key that a sketch keeps. The sketch has a hash instead of a longer key."""
-SHARED_WITH_LIBRDKAFKA: Final[tuple[str, ...]] = (
-    "bootstrap.servers",
-    "security.protocol",
-    "sasl.mechanism",
-    "sasl.mechanisms",
-)
 SIZES: Final = ("key", "value", "headers")
 MIN_SPARK: Final = (4, 2)
 """The first version of Spark with all aggregates of this job, such as `max_by` for several rows."""
@@ -64,17 +59,19 @@ class ProfileConfig(NamedTuple):
     top: int
     groups: bool
     client: Mapping[str, str]
+    """librdkafka's configuration for the cluster of the side."""
 
     @classmethod
     def of(cls, config: JobConfig) -> ProfileConfig:
         """Read the tables of the job. Raises ConfigError if a key is missing, invalid or unknown."""
         table = config.table("profile")
+        side = Side.of(config, "side")
         found = cls(
-            Side.of(config, "side"),
+            side,
             Path(table.text("report", "profile.html")),
             table.number("top", 20, least=1),
             table.flag("groups", True),
-            table.table("client").texts(),
+            input_client(Input(side.format, side.options), "profile.client", table.table("client").texts()),
         )
         table.check_unknown_keys()
         if found.statistics_path == found.report:
@@ -297,17 +294,6 @@ def _merge_counts() -> Sequence[Column]:
     ]
 
 
-def client_of(config: ProfileConfig) -> dict[str, str]:
-    """Return librdkafka's configuration for the side's cluster, from Spark's options and [profile.client]."""
-    given = {
-        name.lower().removeprefix("kafka."): value
-        for name, value in config.side.options.items()
-        if name.lower().startswith("kafka.")
-    }
-    shared = {name: given[name] for name in SHARED_WITH_LIBRDKAFKA if name in given}
-    return {**shared, **config.client}
-
-
 def _groups(config: ProfileConfig, topic: str) -> list[dict[str, Any]] | None:
     if config.side.format != "kafka" or not config.groups:
         return None
@@ -315,7 +301,7 @@ def _groups(config: ProfileConfig, topic: str) -> list[dict[str, Any]] | None:
 
     return [
         {"group": one.group, "state": one.state, "lag": one.total, "partitions": one.partitions}
-        for one in lags(client_of(config), topic)
+        for one in lags(config.client, topic)
     ]
 
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
+from kwire.pipeline.client_settings import librdkafka_settings
 from kwire.pipeline.config import CLEAN, JobConfig, MissingDependencyError
 from kwire.pipeline.delivery import Outgoing, Target, deliver_same_offsets
 from kwire.pipeline.jobs.restore import KEEP_FOREVER
@@ -52,7 +53,7 @@ class ReplayConfig(NamedTuple):
             table.text("job", "replay"),
             table.number("speed", 0),
             table.number("limit", 0),
-            table.table("client").texts(),
+            librdkafka_settings("replay.client", table.table("client").texts()),
         )
         table.check_unknown_keys()
         return found

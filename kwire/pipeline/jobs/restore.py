@@ -43,6 +43,7 @@ from confluent_kafka.admin import AdminClient
 
 from kwire.pipeline.archive.manifest import Archive, ArchiveError, DataFile
 from kwire.pipeline.archive.reading import RecordFilter, by_partition, end_of, is_dense, records
+from kwire.pipeline.client_settings import librdkafka_settings
 from kwire.pipeline.config import CLEAN, ConfigError, JobConfig, Table
 from kwire.pipeline.delivery import (
     MAP_SUFFIX,
@@ -106,7 +107,7 @@ class RestoreConfig(NamedTuple):
             wanted=_wanted(table),
             offsets=table.text("offsets", AUTO, one_of=(SAME, MAP, AUTO)),
             suffix=table.text("suffix", ""),
-            client=table.table("client").texts(),
+            client=librdkafka_settings("restore.client", table.table("client").texts()),
             settings={**KEEP_FOREVER, **table.table("settings").texts()},
             transaction_records=table.number("transaction_records", TRANSACTION_RECORDS, least=1),
         )

@@ -25,7 +25,7 @@
     flights = "count"
     mean_arrival_delay = "avg:arr_delay"
     cancelled = "nulls:dep_time"
-    [windows.client]               # the output's cluster; only settings that librdkafka and Java share
+    [windows.client]               # the output's cluster; the Java client's properties
     "bootstrap.servers" = "127.0.0.1:9092"
 
 The key of a result is JSON with the window's start and the group. The value also has the window's end and the
@@ -55,6 +55,7 @@ from confluent_kafka import KafkaError, KafkaException
 from kwire.pipeline.archive.jvm_admin import JvmAdmin
 from kwire.pipeline.archive.origins import file_origins
 from kwire.pipeline.checkpoint_topics import record_topics
+from kwire.pipeline.client_settings import librdkafka_settings
 from kwire.pipeline.config import CLEAN, ConfigError, Input, JobConfig
 from kwire.pipeline.intervals import MAX_INTERVAL_MS, UNIT_MS
 from kwire.pipeline.offset_map import TIMEOUT_SECONDS, DeliveryError
@@ -136,12 +137,16 @@ class WindowsConfig(NamedTuple):
     state: str
     aggregates: tuple[Aggregate, ...]
     client: Mapping[str, str]
+    """The Java client's properties for the cluster of the output topic."""
+    admin_client: Mapping[str, str]
+    """The same for librdkafka."""
 
     @classmethod
     def of(cls, config: JobConfig) -> WindowsConfig:
         """Read the tables of the job. Raises ConfigError if a key is missing, invalid or unknown."""
         table = config.table("windows")
         aggregates = table.table("aggregates").texts()
+        client = table.table("client").texts()
         found = cls(
             input=config.input(),
             topic=table.topic("topic"),
@@ -159,7 +164,8 @@ class WindowsConfig(NamedTuple):
             trigger=table.trigger(),
             state=table.text("state", "rocksdb", one_of=("rocksdb", "memory")),
             aggregates=tuple(Aggregate.of(name, text) for name, text in aggregates.items()),
-            client=table.table("client").texts(),
+            client=client,
+            admin_client=librdkafka_settings("windows.client", client),
         )
         table.check_unknown_keys()
         if found.slide and interval_ms(found.slide) > interval_ms(found.window):
@@ -354,7 +360,7 @@ def check_output_topic(config: WindowsConfig, found: Mapping[str, Origin]) -> No
     """
     if config.topic not in found:
         return
-    admin = ADMIN.AdminClient(dict(config.client))
+    admin = ADMIN.AdminClient(dict(config.admin_client))
     cluster = str(admin.list_topics(config.topic, TIMEOUT_SECONDS).cluster_id)
     if found[config.topic].cluster in (cluster, UNKNOWN):
         raise ConfigError(
@@ -491,7 +497,7 @@ def start(spark: SparkSession, config: WindowsConfig) -> StreamingQuery:
     Raises ConfigError, DeliveryError, KafkaException, ArchiveError or SegmentsError.
     """
     claim_checkpoint(config)
-    create_compacted_topic(config.client, config.topic, config.partitions)
+    create_compacted_topic(config.admin_client, config.topic, config.partitions)
     options = {"startingOffsets": "earliest", **config.input.options}
     lookup = file_origins(options) if config.input.format == "kwire" else JvmAdmin(spark, options).origins
     found = lookup(None)

@@ -141,20 +141,6 @@ def named_topics(input_: Input) -> set[str]:
     return assigned | split_names(options.get("subscribe", ""))
 
 
-def client_of(input_: Input, given: Mapping[str, str]) -> dict[str, str]:
-    """Return librdkafka's configuration for the source: the input's addresses and protocol, and `given`.
-
-    It has no `bootstrap.servers` if the input is a data directory and `given` has none.
-    """
-    options = {name.lower(): value for name, value in input_.options.items()}
-    found = {}
-    if input_.format == "kafka":
-        for name in ("bootstrap.servers", "security.protocol"):
-            if f"kafka.{name}" in options:
-                found[name] = options[f"kafka.{name}"]
-    return {**found, **given}
-
-
 def source_of(input_: Input, client: Mapping[str, str]) -> Source:
     """Create the source for an input. Raises ConfigError if the cluster's bootstrap servers are missing."""
     if input_.format == "kwire":

@@ -17,18 +17,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+from kwire.pipeline.client_settings import BOOTSTRAP, input_client, librdkafka_settings
 from kwire.pipeline.config import ConfigError, Input, JobConfig
 from kwire.pipeline.values.decoder import AVRO, BYTES, FORMATS, JSON
-
-BOOTSTRAP: Final = "bootstrap.servers"
-PREFIX: Final = "kafka."
-PLAIN_ONLY: Final = ("kafka.security.protocol", "kafka.sasl.mechanism")
-"""Security settings of Spark's source. The job cannot translate them to settings of librdkafka.
-
-So if one of them is not PLAINTEXT, [values.client] is required.
-"""
 
 
 class ValuesConfig(NamedTuple):
@@ -61,7 +54,7 @@ class ValuesConfig(NamedTuple):
             _avro_text(schema) if format_ == AVRO and schema else schema,
             table.text("subject", ""),
             table.topic("dead_letter", ""),
-            table.table("client").texts(),
+            librdkafka_settings("values.client", table.table("client").texts()),
         )
         table.check_unknown_keys()
         if format_ == BYTES:
@@ -74,7 +67,12 @@ class ValuesConfig(NamedTuple):
         if format_ not in (AVRO, JSON) and schema:
             raise ConfigError(f"values.schema requires format avro or json, but values.format is {format_}")
         if found.dead_letter and not found.client:
-            found = found._replace(client=_client(input_))
+            found = found._replace(client=input_client(input_, "values.client", {}))
+            if BOOTSTRAP not in found.client:
+                raise ConfigError(
+                    "values.client is missing: set the client's properties for the cluster of "
+                    "values.dead_letter"
+                )
         return found
 
 
@@ -113,13 +111,3 @@ def _topic(input_: Input) -> str:
             "one schema, so topics with different schemas need separate jobs"
         )
     return topics.pop()
-
-
-def _client(input_: Input) -> dict[str, str]:
-    options = {key.lower(): value for key, value in input_.options.items()}
-    servers = options.get(PREFIX + BOOTSTRAP)
-    if servers is None or any(options.get(key, "PLAINTEXT") != "PLAINTEXT" for key in PLAIN_ONLY):
-        raise ConfigError(
-            "values.client is missing: set librdkafka's configuration for the cluster of values.dead_letter"
-        )
-    return {BOOTSTRAP: servers}

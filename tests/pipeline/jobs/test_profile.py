@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kwire.pipeline.config import ConfigError, JobConfig, MissingDependencyError
-from kwire.pipeline.jobs.profile import ProfileConfig, client_of, command, select_topic, topics_of
+from kwire.pipeline.jobs.profile import ProfileConfig, command, select_topic, topics_of
 from kwire.pipeline.report import profile_statistics as stats
 from kwire.pipeline.report.lag import lag_of
 from kwire.pipeline.report.order import behind_ms
@@ -42,7 +42,7 @@ def test_configuration() -> None:
     config = ProfileConfig.of(JobConfig(KAFKA))
     assert topics_of(config.side) == ["a", "b"]
     assert config.statistics_path == Path("out/p.json")
-    assert client_of(config) == {"bootstrap.servers": "h:1", "security.protocol": "PLAINTEXT"}
+    assert config.client == {"bootstrap.servers": "h:1", "security.protocol": "PLAINTEXT"}
     options = select_topic(config.side, "b").options
     assert options["subscribe"] == "b"
     assert json.loads(options["startingOffsets"]) == {"b": {"0": 4}}

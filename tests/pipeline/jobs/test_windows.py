@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kwire.pipeline.client_settings import librdkafka_settings
 from kwire.pipeline.config import ConfigError, JobConfig
 from kwire.pipeline.jobs import windows
 from kwire.pipeline.jobs.windows import (
@@ -21,6 +22,7 @@ from kwire.pipeline.jobs.windows import (
     record_counts,
     total,
 )
+from kwire.testing.tls import Certificates, Tls
 
 
 def config(tmp_path: Path, **changes: Any) -> WindowsConfig:
@@ -45,6 +47,15 @@ def test_configuration(tmp_path: Path) -> None:
         Aggregate("cancelled", "nulls", "dep_time"),
     )
     assert found.fields == ["arr_delay", "carrier", "dep_time", "flight", "origin.airport"]
+
+
+def test_librdkafka_gets_the_stores_of_the_client(tmp_path: Path) -> None:
+    given = Certificates(Tls()).client("windows", None)
+    client = {"bootstrap.servers": "h:1", "security.protocol": "SSL", **given.java()}
+    found = config(tmp_path, client=client)
+    assert found.client == client, "Spark's sink is a Java client"
+    assert found.admin_client == librdkafka_settings("windows.client", client)
+    assert found.admin_client["ssl.ca.pem"] == given.authority
 
 
 @pytest.mark.parametrize(

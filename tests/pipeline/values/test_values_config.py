@@ -66,11 +66,6 @@ class TestSettings:
                 Input("kwire", {"path": "p"}),
                 "values.client is missing",
             ),
-            (
-                {"format": "text", "dead_letter": "d"},
-                Input("kafka", {"kafka.bootstrap.servers": "b", "kafka.security.protocol": "SSL"}),
-                "values.client is missing",
-            ),
         ],
     )
     def test_a_configuration_error_names_the_key(self, values: Any, input_: Input, why: str) -> None:
