@@ -27,7 +27,9 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 9093
 """The port of the client listener in the container."""
 PROTOCOL: Final = "PLAINTEXT"
-USERS_HINT: Final = "a kwire.testing.Broker with users= has SASL_PLAINTEXT"
+SECURITY_HINT: Final = (
+    "use a kwire.testing.Broker: with tls= it has SSL, with users= SASL_PLAINTEXT, with both SASL_SSL"
+)
 IMAGE: Final = "confluentinc/cp-kafka:7.6.0"
 ENVIRONMENT: Final = {
     "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
@@ -91,7 +93,7 @@ class KafkaContainer:
         """
         if security_protocol != PROTOCOL:
             raise NotImplementedError(
-                f"security_protocol={security_protocol!r}: this listener is {PROTOCOL}; {USERS_HINT}"
+                f"security_protocol={security_protocol!r}: this listener is {PROTOCOL}; {SECURITY_HINT}"
             )
         _check_arguments(kwargs)
         self.image = image
@@ -263,7 +265,7 @@ def _check_security(settings: Mapping[str, str]) -> None:
     for protocol in filter(None, named):
         if protocol.strip().upper() != PROTOCOL:
             raise NotImplementedError(
-                f"security protocol {protocol}: this listener is {PROTOCOL}; {USERS_HINT}"
+                f"security protocol {protocol}: this listener is {PROTOCOL}; {SECURITY_HINT}"
             )
     if settings.get("authorizer.class.name"):
         raise NotImplementedError("authorizer.class.name: the broker does not authorize requests")

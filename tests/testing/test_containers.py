@@ -69,7 +69,8 @@ def test_unsupported_container_features_are_refused_with_a_reason() -> None:
     with pytest.raises(NotImplementedError, match="volumes: there is no container"):
         KafkaContainer(volumes=[("/a", "/b", "ro")])
     with pytest.raises(
-        NotImplementedError, match="security_protocol='SSL': this listener is PLAINTEXT; a kwire"
+        NotImplementedError,
+        match=r"security_protocol='SSL': this listener is PLAINTEXT; use a kwire\.testing\.Broker: with tls=",
     ):
         KafkaContainer(security_protocol="SSL")
     with pytest.raises(AttributeError, match="with_zebras"):
@@ -87,7 +88,11 @@ def test_unsupported_container_features_are_refused_with_a_reason() -> None:
     ("key", "value", "message"),
     [
         ("KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "BROKER:PLAINTEXT,PLAINTEXT:SASL_SSL", "protocol SASL_SSL:"),
-        ("KAFKA_SECURITY_INTER_BROKER_PROTOCOL", "SSL", "protocol SSL: this listener is PLAINTEXT; a kwire"),
+        (
+            "KAFKA_SECURITY_INTER_BROKER_PROTOCOL",
+            "SSL",
+            "protocol SSL: this listener is PLAINTEXT; use a kwire.testing.Broker: with tls=",
+        ),
         (
             "KAFKA_AUTHORIZER_CLASS_NAME",
             "org.example.Authorizer",
