@@ -31,7 +31,8 @@ RESERVED: Final = ("ca", "ca-key", "truststore", "password")
 DEFAULT_NODE: Final = "broker"
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 PORT: Final = 9094
-"""The port of the listener in the printed settings. The controllers of Kafka's examples use 9093."""
+CONTROLLER_PORT: Final = 9093
+"""The ports of the listeners in the printed settings."""
 CREATED, KEPT, REPLACED = "created", "kept", "replaced"
 PUBLIC, PRIVATE = 0o644, 0o600
 """Modes of files without and with a private key."""
@@ -43,7 +44,7 @@ def parser(name: str) -> ArgumentParser:
     parser = command_parser(
         name,
         "Make certificates for TLS in development: an authority, a certificate of a node, and those of\n"
-        "clients. Print the settings of a listener and of clients that use them.\n\n"
+        "clients. Print the properties files of a broker and of clients that use them.\n\n"
         "If the directory has an authority, it issues the new certificates. Existing files are kept.",
         "kwire certs tls\n"
         "  kwire certs tls --node broker-2 --host kafka2.example.org --host 10.0.0.2\n"
@@ -315,21 +316,26 @@ class CertificateDirectory:
 def _show_settings(directory: CertificateDirectory, node: str, clients: list[str], output: Output) -> None:
     """Print settings that can be copied to properties files."""
     host = next(iter(directory.names_of(node)), "localhost")
-    listener = f"SSL://{f'[{host}]' if ':' in host else host}:{PORT}"
+    address = f"{f'[{host}]' if ':' in host else host}:{PORT}"
     server = {
-        "listeners": listener,
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@localhost:{CONTROLLER_PORT}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"SSL://{address},CONTROLLER://localhost:{CONTROLLER_PORT}",
+        "listener.security.protocol.map": "SSL:SSL,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "SSL",
+        "log.dirs": "kwire-data",
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
         **_key_store(directory, node),
         **_trust_store(directory),
     }
     if clients:
         server["ssl.client.auth"] = "required"
-    _show(
-        f"server.properties of {node}; if the file has listeners already, add {listener} to them",
-        server,
-        output,
-    )
-    properties = {"security.protocol": "SSL", **_trust_store(directory)}
+    _show(f"server.properties of {node}, a cluster of one node", server, output)
+    properties = {"bootstrap.servers": address, "security.protocol": "SSL", **_trust_store(directory)}
     if not clients:
         _show("client.properties", properties, output)
     for client in clients:

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ import pytest
 from kwire.broker.security.tls_context import server_context
 from kwire.broker.security.tls_stores import load_key_store, load_trust_store
 from kwire.certificates.authority import Authority
+from kwire.cli.admin import certs
 from kwire.client.tls import create_context
+from kwire.testing import Kafka
 from kwire.wire.java_properties import load
 from tests.cli.run_command import CommandResult, RunCommand
 
@@ -63,7 +66,7 @@ def handshake(server: dict[str, str], client: dict[str, str], name: str = "local
 
 def test_printed_settings_fit_together(directory: Path, offline: RunCommand) -> None:
     server, alice, bob = settings_of(offline("certs", str(directory), "--client", "alice", "--client", "bob"))
-    assert server["listeners"] == "SSL://localhost:9094"
+    assert server["listeners"].startswith("SSL://localhost:9094,")
     assert server["ssl.client.auth"] == "required"
     for name in ("localhost", "127.0.0.1", "::1", socket.gethostname()):
         assert handshake(server, alice, name)["subject"] == ((("commonName", "alice"),),)
@@ -71,11 +74,48 @@ def test_printed_settings_fit_together(directory: Path, offline: RunCommand) -> 
     assert handshake(server, {**server, "security.protocol": "SSL"}), "the node is a client of other nodes"
 
 
+@pytest.mark.parametrize("arguments", [[], ["--client", "alice", "--pkcs12"]])
+def test_broker_and_client_start_with_the_printed_settings(
+    directory: Path,
+    offline: RunCommand,
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("localhost", 0)) as one, socket.create_server(("localhost", 0)) as two:
+        ports = one.getsockname()[1], two.getsockname()[1]
+    monkeypatch.setattr(certs, "PORT", ports[0])
+    monkeypatch.setattr(certs, "CONTROLLER_PORT", ports[1])
+    monkeypatch.chdir(tmp_path)
+    printed = offline("certs", str(directory), *arguments).out.split("\n# ")[1:]
+    for name, text in zip(("server.properties", "client.properties"), printed, strict=True):
+        Path(name).write_text(f"# {text}\n")
+    client = load(Path("client.properties").read_text())
+    with subprocess.Popen([sys.executable, "-m", "kwire", "serve", "server.properties"]) as server:
+        try:
+            with Kafka(client.pop("bootstrap.servers"), properties=client, timeout_s=30) as kafka:
+                kafka.wait_until(partial(responds, kafka))
+                kafka.produce("orders", "first")
+                assert [record.value for record in kafka.records("orders", count=1)] == [b"first"]
+        finally:
+            server.terminate()
+    assert (tmp_path / "kwire-data").is_dir()
+
+
+def responds(kafka: Kafka) -> bool:
+    try:
+        return kafka.topics() == []
+    except Exception:
+        return False
+
+
 def test_clients_without_certificates_only_need_the_authority(directory: Path, offline: RunCommand) -> None:
     server, client = settings_of(offline("certs", str(directory), "--host", "::1", "--host", "kafka.test"))
-    assert server["listeners"] == "SSL://[::1]:9094"
+    assert server["listeners"].startswith("SSL://[::1]:9094,")
+    assert client["bootstrap.servers"] == "[::1]:9094"
     assert "ssl.client.auth" not in server
-    assert set(client) == {"security.protocol", "ssl.truststore.type", "ssl.truststore.location"}
+    stores = {key for key in client if key.startswith("ssl.")}
+    assert stores == {"ssl.truststore.type", "ssl.truststore.location"}
     assert handshake(server, client, "kafka.test") is None
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(server, client, "localhost")
