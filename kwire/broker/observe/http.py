@@ -32,7 +32,8 @@ CONSOLE_PACKAGES: Final = ("jinja2",)
 LOOPBACK: Final = "127.0.0.1"
 OPEN_CONSOLE: Final = (
     "it has no authentication, and reads records with the broker's credentials, although every listener "
-    "requires authentication: bind --http to 127.0.0.1, or put an authenticating proxy in front of it"
+    "requires authentication: bind --http to 127.0.0.1, use --http-tls with a listener that has "
+    "ssl.client.auth=required, or put an authenticating proxy in front of it"
 )
 BACKLOG: Final = 100
 ADDRESS: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})")

@@ -50,8 +50,11 @@ def requires_authentication(config: BrokerConfig) -> bool:
 def is_authentication_required(config: BrokerConfig, listener: str) -> bool:
     """Return whether a listener requires authentication, with SASL or with a client certificate."""
     protocol = config.protocol(listener)
-    if protocol != "SSL":
-        return protocol in SASL_PROTOCOLS
+    return protocol in SASL_PROTOCOLS or (protocol == "SSL" and requires_certificates(config, listener))
+
+
+def requires_certificates(config: BrokerConfig, listener: str) -> bool:
+    """Return whether each client of a TLS listener needs a certificate."""
     return read_setting(tls_settings(config.effective.settings, listener), "ssl.client.auth") == "required"
 
 

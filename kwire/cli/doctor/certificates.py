@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from kwire.broker.config import BrokerConfig, ConfigError
@@ -79,8 +79,8 @@ def findings(
     if client is not None:
         yield from _validity_findings(f"--certificate {client.source}", client.der, now_ms)
     listeners = tls_listeners(config)
-    for listener in listeners:
-        yield from _ListenerCheck(config, files, listener, now_ms).findings(host_name, client)
+    checks = [_ListenerCheck(config, files, listener, now_ms) for listener in listeners]
+    yield from _merged((check.listener, one) for check in checks for one in check.findings(host_name, client))
     if client is not None and not any(config.protocol(listener) == "SSL" for listener in listeners):
         yield warning(
             AREA,
@@ -89,13 +89,24 @@ def findings(
         )
 
 
+def _merged(found: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:
+    """Merge equal findings of listeners, for example about a key store that they share."""
+    listeners: dict[Finding, list[str]] = {}
+    for listener, one in found:
+        rest = one._replace(message=one.message.removeprefix(f"listener {listener}: "))
+        listeners.setdefault(rest, []).append(listener)
+    for one, names in listeners.items():
+        where = f"listener {names[0]}" if len(names) == 1 else f"listeners {', '.join(names)}"
+        yield one._replace(message=f"{where}: {one.message}")
+
+
 class _ListenerCheck:
     """The checks of one listener."""
 
     def __init__(self, config: BrokerConfig, files: StoreFiles, listener: str, now_ms: int) -> None:
         self._config = config
         self._files = files
-        self._listener = listener
+        self.listener = listener
         self._now_ms = now_ms
         self._where = f"listener {listener}"
         self._settings = tls_settings(config.effective.settings, listener, config.protocol(listener))
@@ -109,7 +120,7 @@ class _ListenerCheck:
     def findings(self, host_name: str, client: ClientCertificate | None) -> Iterator[Finding]:
         loads = True
         try:
-            tls = load_listener(self._config, self._files, self._listener, self._config.effective)
+            tls = load_listener(self._config, self._files, self.listener, self._config.effective)
         except ConfigError as error:
             loads = False
             yield problem(AREA, str(error), "correct this first: a node cannot start with it")
@@ -193,9 +204,9 @@ class _ListenerCheck:
         endpoints = [*broker_endpoints(config, host_name=host_name)] if config.is_broker else []
         if config.is_controller:
             endpoints += controller_endpoints(config, host_name=host_name)
-        hosts = [one.host for one in endpoints if one.name == self._listener]
+        hosts = [one.host for one in endpoints if one.name == self.listener]
         voter = quorum_addresses(config).voters.get(config.node_id)
-        if voter is not None and self._listener == config.controller_listener_names[0]:
+        if voter is not None and self.listener == config.controller_listener_names[0]:
             hosts.append(voter.host)
         return list(dict.fromkeys(hosts))
 
@@ -223,7 +234,7 @@ class _ListenerCheck:
     def _principal_findings(
         self, key_store: KeyStore | None, client: ClientCertificate | None
     ) -> Iterator[Finding]:
-        if self._config.protocol(self._listener) != "SSL":
+        if self._config.protocol(self.listener) != "SSL":
             return
         try:
             mapper = PrincipalMapper(self._settings.get(MAPPING_RULES, "DEFAULT"))

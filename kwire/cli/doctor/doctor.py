@@ -16,7 +16,12 @@ from kwire.broker.config.protection import UNPROTECTED, Unprotected
 from kwire.broker.config.tls import TLS_PROTOCOLS
 from kwire.broker.net.listeners import own_host_name
 from kwire.broker.net.store_files import RealStoreFiles
-from kwire.broker.security.settings import listener_security, peer_credentials, requires_authentication
+from kwire.broker.security.settings import (
+    listener_security,
+    peer_credentials,
+    requires_authentication,
+    requires_certificates,
+)
 from kwire.cli.doctor import certificates, directories, machine
 from kwire.cli.doctor.finding import OK, PROBLEM, WARNING, Finding, ok, problem, warning
 from kwire.cli.shared.client_settings import pairs
@@ -206,12 +211,15 @@ def console_findings(config: BrokerConfig, environ: Mapping[str, str]) -> Iterat
     """Check whether a console that the environment configures gives access that the listeners do not give."""
     where = environ.get("KWIRE_HTTP", "")
     host = where.rpartition(":")[0].strip("[]")
-    is_open = host and not host.startswith(LOOPBACK)
+    listener = environ.get("KWIRE_HTTP_TLS", "")
+    is_closed = bool(listener) and requires_certificates(config, listener)
+    is_open = host and not host.startswith(LOOPBACK) and not is_closed
     if is_open and environ.get("KWIRE_CONSOLE") == "true" and requires_authentication(config):
         yield warning(
             _CONFIGURATION,
             f"the console at {where} (KWIRE_HTTP) requires no authentication, while every listener does",
-            "use 127.0.0.1, or a proxy that authenticates: the console shows records as the broker's user",
+            "use 127.0.0.1, a proxy that authenticates, or KWIRE_HTTP_TLS with a listener that has "
+            "ssl.client.auth=required: the console shows records as the broker's user",
         )
 
 

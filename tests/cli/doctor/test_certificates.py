@@ -132,6 +132,27 @@ def _end(issued: IssuedCertificate) -> str:
     return f"{issued.certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%S}.000Z"
 
 
+def test_findings_about_a_shared_key_store_are_not_repeated() -> None:
+    listeners = {
+        "listeners": "CLIENTS://:9094,BROKERS://:9092,CONTROLLER://:9093",
+        "advertised.listeners": f"CLIENTS://{HOST}:9094,BROKERS://other.example.org:9092",
+        "listener.security.protocol.map": "CLIENTS:SSL,BROKERS:SSL,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "BROKERS",
+    }
+    found = [
+        one.message.partition(" the certificate CN=node 1,O=example ")
+        for one in findings_of(settings_of(GOOD, listeners))
+    ]
+    assert [(where, text) for where, _, text in found if text] == [
+        ("listeners CLIENTS, BROKERS:", f"is valid until {_end(NODE)}"),
+        ("listener CLIENTS:", f"has the host name {HOST}"),
+        (
+            "listener BROKERS:",
+            f"has no subject alternative name for the host other.example.org, only DNS:{HOST}",
+        ),
+    ]
+
+
 def test_node_without_tls_has_no_findings() -> None:
     assert findings_of({}) == []
 

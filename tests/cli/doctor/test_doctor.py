@@ -12,6 +12,7 @@ from kwire.broker.config import load
 from kwire.broker.config.jaas import PLAIN_MODULE
 from kwire.cli.doctor.doctor import configuration_findings, console_findings
 from kwire.cli.doctor.machine import MachineFacts
+from kwire.client.security import jaas_config
 from kwire.testing import Broker
 from tests.cli.doctor.test_machine import GOOD_FACTS
 from tests.cli.run_command import RunCommand
@@ -191,3 +192,30 @@ def test_open_console_beside_authenticated_listeners_is_reported(
         * is_reported
     )
     assert list(console_findings(load(None, {}, {}), environ)) == []
+
+
+@pytest.mark.parametrize(
+    ("protocol", "client_auth", "http_tls", "is_reported"),
+    [
+        ("SSL", "none", "", False),  # clients of the listener do not authenticate either
+        ("SSL", "required", "", True),
+        ("SSL", "required", "CLIENTS", False),
+        ("SASL_SSL", "none", "", True),
+        ("SASL_SSL", "none", "CLIENTS", True),
+        ("SASL_SSL", "required", "CLIENTS", False),
+    ],
+)
+def test_console_with_client_certificates_is_not_open(
+    protocol: str, client_auth: str, http_tls: str, is_reported: bool
+) -> None:
+    settings = {
+        "listeners": "CLIENTS://127.0.0.1:9094",
+        "listener.security.protocol.map": f"CLIENTS:{protocol}",
+        "inter.broker.listener.name": "CLIENTS",
+        "listener.name.clients.ssl.client.auth": client_auth,
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
+        "listener.name.clients.scram-sha-256.sasl.jaas.config": jaas_config("SCRAM-SHA-256", "me", "mine"),
+    }
+    environ = {"KWIRE_HTTP": "0.0.0.0:8080", "KWIRE_CONSOLE": "true", "KWIRE_HTTP_TLS": http_tls}
+    assert bool(list(console_findings(load(None, {}, settings), environ))) == is_reported
