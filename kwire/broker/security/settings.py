@@ -10,7 +10,7 @@ from contextlib import suppress
 from kwire.broker.config.broker import BrokerConfig
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.sasl import SASL_PROTOCOLS, ListenerSasl
-from kwire.broker.config.tls import tls_settings
+from kwire.broker.config.tls import CLIENT_AUTH, tls_settings
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
 from kwire.broker.security.tls_settings import read_setting
 from kwire.wire.mechanisms import PLAIN
@@ -55,7 +55,14 @@ def is_authentication_required(config: BrokerConfig, listener: str) -> bool:
 
 def requires_certificates(config: BrokerConfig, listener: str) -> bool:
     """Return whether each client of a TLS listener needs a certificate."""
-    return read_setting(tls_settings(config.effective.settings, listener), "ssl.client.auth") == "required"
+    tls = None if config.tls is None else config.tls.of(listener)
+    # The keys of a running listener do not change.
+    settings = (
+        tls_settings(config.effective.settings, listener, config.protocol(listener))
+        if tls is None
+        else tls.settings
+    )
+    return read_setting(settings, CLIENT_AUTH) == "required"
 
 
 def scram_mechanisms(config: BrokerConfig) -> list[str]:
