@@ -29,6 +29,8 @@ HANDSHAKE_SECONDS: Final = 10.0
 """A connection whose handshake takes longer is closed."""
 LINGER_SECONDS: Final = 2.0
 """The time after which a socket is closed whose peer has not closed the connection after an alert."""
+MAX_LINGERING: Final = 64
+"""The number of such sockets. A further one is closed at once."""
 MAX_DRAINED_BYTES: Final = 256 << 10
 """The bytes that are received from such a peer and dropped, before the socket is closed nevertheless."""
 COPIED_BYTES: Final = 64 << 10
@@ -43,6 +45,8 @@ class TlsTermination:
         self._running = running
         self._listener = listener
         self._step = trio.Lock()
+        self._lingering = 0
+        """The number of connections that stay open after their handshake has failed."""
 
     @cached_property
     def _scratch(self) -> memoryview:
@@ -80,8 +84,13 @@ class TlsTermination:
             try:
                 await self._handshake(layer, sock)
             except HandshakeError:
-                with trio.CancelScope(shield=True):
-                    await _linger(sock)
+                if self._lingering < MAX_LINGERING:
+                    self._lingering += 1
+                    try:
+                        with trio.CancelScope(shield=True):
+                            await _linger(sock)
+                    finally:
+                        self._lingering -= 1
                 raise
             await _pass_on(layer, sock, serve_plain)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import struct
@@ -173,6 +174,29 @@ async def test_other_bytes_are_named(caplog: pytest.LogCaptureFixture) -> None:
         await stream.send_all(b"SSH-2.0-OpenSSH_9.6\r\n")
         assert b"".join([part async for part in stream])[:1] in (b"", b"\x15")
     assert "the TLS handshake failed: the peer did not send TLS" in caplog.text
+
+
+async def test_few_sockets_stay_open_after_failed_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_termination, "MAX_LINGERING", 2)
+    monkeypatch.setattr(tls_termination, "LINGER_SECONDS", 60.0)
+    open_before = -1
+    async with serve_https() as node:
+        clients = []
+        try:
+            for number in range(6):
+                client = await trio.open_tcp_stream("127.0.0.1", port_of(node))
+                clients.append(client)
+                await client.send_all(b"SSH-2.0-OpenSSH_9.6\r\n")
+                with trio.fail_after(5):
+                    async for _ in client:
+                        pass
+                open_now = len(os.listdir("/dev/fd"))
+                if number < 2:
+                    open_before = open_now
+            assert open_now - open_before == 4, "one descriptor of the client, none of the node"
+        finally:
+            for client in clients:
+                await client.aclose()
 
 
 async def test_stalled_handshake_is_closed(
