@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from kwire.broker.api.request.context import Channel
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, HandledBy, ListenerRole, apis_for
 from kwire.testing.virtual_node import VirtualNode, take_ready_bytes
 from kwire.wire.api_keys import ApiKey
@@ -331,6 +331,38 @@ class _ErrorLog(logging.Handler):
         self.records.append(record)
 
 
+@contextmanager
+def no_errors_in_the_log() -> Iterator[None]:
+    """Raise BrokenNode if kwire logs an error."""
+    error_log = _ErrorLog()
+    logger = logging.getLogger("kwire")
+    propagate, logger.propagate = logger.propagate, False
+    logger.addHandler(error_log)
+    try:
+        yield
+    finally:
+        logger.removeHandler(error_log)
+        logger.propagate = propagate
+    for failure in error_log.records:
+        raise BrokenNode(logging.Formatter().format(failure))
+
+
+def with_correlation_ids(frames: Sequence[bytes]) -> list[bytes]:
+    """Replace the correlation ids, to distinguish the responses: Produce with acks=0 has none."""
+    return [
+        frame[:4] + number.to_bytes(4, "big") + frame[8:] if len(frame) >= 8 else frame
+        for number, frame in enumerate(frames)
+    ]
+
+
+def listener_role(frame: bytes) -> ListenerRole:
+    """Return the role of the listener that serves the API of a frame."""
+    supported = SUPPORTED_APIS.get(int.from_bytes(frame[:2], "big"))
+    if supported is not None and supported.handled_by is HandledBy.CONTROLLER_ONLY:
+        return ListenerRole.CONTROLLER
+    return ListenerRole.BROKER
+
+
 class FuzzHarness:
     """A node on virtual time and a disk in memory, which receives any frames."""
 
@@ -344,7 +376,6 @@ class FuzzHarness:
         self.node.has_telemetry_receiver = True
         self._control_client = self.virtual_node.connect()
         self._offset = 0
-        self._error_log = _ErrorLog()
         configs = [
             CreatableTopicConfig(name=name, value=value) for name, value in CONTROL_TOPIC_CONFIGS.items()
         ]
@@ -370,41 +401,25 @@ class FuzzHarness:
 
         WireError ends the connection, as in the socket server. A client must be able to decode each response.
         """
-        logger = logging.getLogger("kwire")
-        propagate, logger.propagate = logger.propagate, False
-        logger.addHandler(self._error_log)
-        self._error_log.records.clear()
-        key = int.from_bytes(frames[0][:2], "big") if frames else 0
-        if key in SUPPORTED_APIS and SUPPORTED_APIS[key].handled_by is HandledBy.CONTROLLER_ONLY:
-            client = self.virtual_node.connect(role=ListenerRole.CONTROLLER)
-        else:
-            client = self.virtual_node.connect()
+        client = self.virtual_node.connect(role=listener_role(frames[0]) if frames else ListenerRole.BROKER)
         channel = client.channel
-        sent_frames: list[bytes] = []
-        try:
-            for number, sent in enumerate(frames):
-                # The correlation ids distinguish the responses: Produce with acks=0 has none.
-                frame = sent[:4] + number.to_bytes(4, "big") + sent[8:] if len(sent) >= 8 else sent
-                sent_frames.append(frame)
+        numbered = with_correlation_ids(frames)
+        with no_errors_in_the_log():
+            for number, frame in enumerate(numbered):
                 try:
                     client.submit_frame(b"size" + frame)
                 except WireError:
                     self.virtual_node.turn()
-                    check_replies(channel, sent_frames[:-1])
+                    check_replies(take_ready_bytes(channel), numbered[:number])
                     break
                 self.virtual_node.turn()
                 if channel.ending:
                     break
             else:
                 self.host.advance(advance_ms)
-                check_replies(channel, sent_frames)
-        finally:
-            logger.removeHandler(self._error_log)
-            logger.propagate = propagate
-        self.node.channel_closed(channel)
-        self.virtual_node.turn()
-        for failure in self._error_log.records:
-            raise BrokenNode(logging.Formatter().format(failure))
+                check_replies(take_ready_bytes(channel), numbered)
+            self.node.channel_closed(channel)
+            self.virtual_node.turn()
 
     def check_control_topic(self) -> None:
         """Check that another connection is still served."""
@@ -433,9 +448,8 @@ class FuzzHarness:
         self._offset += 1
 
 
-def check_replies(channel: Channel, sent_frames: Sequence[bytes]) -> None:
+def check_replies(reply: bytes, sent_frames: Sequence[bytes]) -> None:
     """Check that each response belongs to a request, in their order, and can be decoded."""
-    reply = take_ready_bytes(channel)
     waiting = deque(decode_request_header(memoryview(frame))[0] for frame in sent_frames)
     while reply:
         size = int.from_bytes(reply[:4], "big", signed=True)
