@@ -252,7 +252,11 @@ class TlsTransportLayer:
         self._incoming.write(encrypted)
 
     def _answer(self) -> None:
-        """Send the answers that TLS requires, for example to a KeyUpdate, as far as possible."""
+        """Send the answers that TLS requires, for example to a KeyUpdate, as far as possible.
+
+        Raises OSError if the peer requests a renegotiation, which Kafka refuses by closing the connection.
+        """
+        is_refusal = self._tls.version() == "TLSv1.2"  # the only answer in this version
         try:
             self._flush()
         except BlockingIOError:
@@ -260,6 +264,8 @@ class TlsTransportLayer:
                 raise OSError(errno.EPROTO, "the peer does not receive the answers of TLS") from None
         except OSError:
             pass  # the next call that sends reports it; what was received comes first
+        if is_refusal:
+            raise OSError(errno.EPROTO, "the peer requests a renegotiation of TLS")
 
     def _decrypt(self, target: memoryview) -> int:
         """Decrypt the bytes of one record, and return their number, 0 at the end of the stream."""

@@ -409,18 +409,28 @@ def test_end_of_tls_is_sent_when_the_connection_closes() -> None:
 # --- messages of TLS without data: KeyUpdate
 
 
-def key_updates(count: int) -> tuple[TlsTransportLayer, subprocess.Popen[bytes]]:
-    """Return a server, and OpenSSL's client, which has sent KeyUpdate messages that want an answer."""
+def openssl_client(
+    version: str, context: ssl.SSLContext
+) -> tuple[TlsTransportLayer, subprocess.Popen[bytes]]:
+    """Return a server, and the connected client of the command `openssl`.
+
+    A line "K" of its input becomes a KeyUpdate with a request for one, and "R" a renegotiation.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
-    # Without -quiet, a line "K" of the input becomes a KeyUpdate with a request for one.
-    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{listener.getsockname()[1]}", "-tls1_3"]
+    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{listener.getsockname()[1]}", version]
     client = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     ours, _ = listener.accept()
     listener.close()
-    one = layer(ours, server_context())
+    one = layer(ours, context)
     shake_hands(one)
+    return one, client
+
+
+def key_updates(count: int) -> tuple[TlsTransportLayer, subprocess.Popen[bytes]]:
+    """Return a server, and a client that has sent KeyUpdate messages that want an answer."""
+    one, client = openssl_client("-tls1_3", server_context())
     assert client.stdin is not None
     for _ in range(count):
         client.stdin.write(b"K\n")
@@ -431,7 +441,7 @@ def key_updates(count: int) -> tuple[TlsTransportLayer, subprocess.Popen[bytes]]
     return one, client
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="the command openssl is not installed")
 def test_key_updates_are_answered() -> None:
     one, client = key_updates(3)
     buffer = bytearray(100)
@@ -444,6 +454,22 @@ def test_key_updates_are_answered() -> None:
     assert until_done(one.receive_into, buffer) == 0
     one.close()
     assert client.wait(TIMEOUT_SECONDS) == 0
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="the command openssl is not installed")
+def test_renegotiation_is_refused() -> None:
+    """Kafka closes the connection. The listener's context has the same option (`tls_context`)."""
+    context = server_context("1.2")
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    one, client = openssl_client("-tls1_2", context)
+    assert client.stdin is not None
+    client.stdin.write(b"R\n")
+    client.stdin.flush()
+    with pytest.raises(OSError, match="the peer requests a renegotiation"):
+        until_done(one.receive_into, bytearray(100))
+    one.close()
+    client.stdin.close()
+    assert client.wait(TIMEOUT_SECONDS) != 0
 
 
 def test_peer_that_sends_no_data_is_closed() -> None:
