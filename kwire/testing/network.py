@@ -8,9 +8,10 @@
     network.events.advance(10)
 
 The network transfers the bytes of the real codec. A connection keeps the order of its frames and loses none
-while it is open. But it can break at any time: then frames in flight may or may not arrive, so a request may
-have been processed although its response is lost. Frames on a cut link wait until the link heals, like
-retransmissions of TCP, and the sender may time out. Without `rng`, each frame takes 1 ms and no fault occurs.
+while it is open. With TLS, it transfers pieces of the encrypted bytes in place of frames. A connection can
+break at any time: then frames in flight may or may not arrive, so a request may have been processed although
+its response is lost. Frames on a cut link wait until the link heals, like retransmissions of TCP, and the
+sender may time out. Without `rng`, each frame takes 1 ms and no fault occurs.
 
 Nodes and clients have names: a node has the name of its host, and a client passes its name. A `PeerAddress`
 is resolved when a connection is opened. A process that dies resets its connections. A machine that loses
@@ -22,6 +23,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from itertools import count
 from typing import Any, Final, NamedTuple, cast
 
@@ -31,12 +33,12 @@ from kwire.broker.net.peer_link import TransportEvents
 from kwire.broker.net.receiver import ServedNode
 from kwire.broker.storage.file_region import FileRegion
 from kwire.host.host import OnResponse, PeerAddress, PeerUnreachable
+from kwire.testing.direction import Direction, do_nothing
+from kwire.testing.tls_end import NewTlsLayer, TlsEnd, TlsLayers, no_tls
 from kwire.testing.virtual_host import EventQueue, VirtualHost
 from kwire.wire.errors import WireError
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
-MAX_IN_TRANSIT = 10_000
-"""The maximum number of frames that can be in flight in one direction of a connection."""
 UNKNOWN_HOST = "nobody"
 
 
@@ -62,6 +64,8 @@ class NetworkListener(NamedTuple):
     node: ServedNode
     name: str
     role: ListenerRole
+    new_tls_layer: NewTlsLayer | None
+    """Creates the transport layer of a connection; None without TLS."""
 
 
 class Network:
@@ -79,6 +83,8 @@ class Network:
         self.faults = faults
         """The current faults. Tests can replace them at any time."""
         self.note = note
+        self.new_client_layer: NewTlsLayer | None = None
+        """Creates the transport layer of a client's connection; None without TLS."""
         self._rng = rng
         self._listeners: dict[PeerAddress, NetworkListener] = {}
         self._names: dict[PeerAddress, str] = {}
@@ -100,6 +106,7 @@ class Network:
         host: VirtualHost,
         node: ServedNode,
         listeners: Mapping[PeerAddress, tuple[str, ListenerRole]],
+        tls: TlsLayers = no_tls,
     ) -> None:
         """Start the listeners of a node, and restore the power of its machine.
 
@@ -112,7 +119,7 @@ class Network:
                     self.events.timers.add(self.delay_ms(), connection.retransmit)
         for address, (listener, role) in listeners.items():
             assert address not in self._listeners, f"{address} is in use"
-            self._listeners[address] = NetworkListener(host, node, listener, role)
+            self._listeners[address] = NetworkListener(host, node, listener, role, tls(listener))
             self._names[address] = host.name
 
     def stop_listening(self, host: VirtualHost) -> None:
@@ -139,12 +146,19 @@ class Network:
 
     # --- connections
 
-    def dial(self, host: VirtualHost, to: PeerAddress, handler: TransportEvents, listener: str) -> Connection:
+    def dial(
+        self,
+        host: VirtualHost,
+        to: PeerAddress,
+        handler: TransportEvents,
+        listener: str,
+        tls: TlsLayers = no_tls,
+    ) -> Connection:
         """Connect a node to another node. `partial(dial, host)` is a `kwire.broker.net.peer_link.Dial`.
 
-        The network transfers complete frames, so its connections have no transport layer.
+        The network transfers complete frames, unless the listener has TLS.
         """
-        return Connection(self, to, handler, host.name, host.call_soon, host)
+        return Connection(self, to, handler, host.name, host.call_soon, host, tls(listener))
 
     def connect(self, to: PeerAddress, client: str, client_id: str = "me") -> ClientConnection:
         """Connect a client. Requests can be sent before the connection is established.
@@ -216,85 +230,15 @@ class Network:
         """Return how many of the `most` frames in flight still arrive when their connection breaks."""
         return self._between(0, most)
 
+    def fraction(self) -> float:
+        """Return a random number from 0 to 1, or 0 without `rng`."""
+        return 0.0 if self._rng is None else self._rng.random()
+
     def _happens(self, likely: float) -> bool:
         return self._rng is not None and likely > 0 and self._rng.random() < likely
 
     def _between(self, least: int, most: int) -> int:
         return least if self._rng is None or most <= least else self._rng.randint(least, most)
-
-
-class Direction:
-    """One direction of a connection, which delivers frames in order."""
-
-    __slots__ = (
-        "_connection",
-        "_due",
-        "_in_transit",
-        "_is_stalled",
-        "_last_ms",
-        "_network",
-        "_receiver",
-        "_sender",
-    )
-
-    def __init__(self, connection: Connection, network: Network, sender: str, receiver: str) -> None:
-        self._connection = connection
-        self._network = network
-        self._sender = sender
-        self._receiver = receiver
-        self._in_transit: deque[Callable[[], None]] = deque()
-        self._due = 0  # how many frames have been in flight long enough
-        self._last_ms = 0  # when the last frame is due
-        self._is_stalled = False
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether a cut or a stall holds back frames that are due."""
-        return self._due > 0
-
-    def send(self, arrive: Callable[[], None]) -> None:
-        """Send a frame. `arrive` is called when the frame is delivered."""
-        assert len(self._in_transit) < MAX_IN_TRANSIT, f"too many frames in flight to {self._receiver}"
-        network = self._network
-        timers = network.events.timers
-        now_ms = timers.monotonic_ms()
-        delay_ms = network.delay_ms()
-        self._last_ms = max(self._last_ms, now_ms + delay_ms)
-        self._in_transit.append(arrive)
-        timers.add(self._last_ms - now_ms, self._arrive)
-        break_ms = network.break_at_ms(delay_ms)
-        if break_ms is not None:
-            timers.add(break_ms, self._connection.break_off)
-
-    def _arrive(self) -> None:
-        self._due += 1
-        self.deliver_due()
-
-    def deliver_due(self) -> None:
-        """Deliver all frames that are due, unless the link is cut or this direction is stalled."""
-        while self._due and not self._is_stalled and not self._network.is_cut(self._sender, self._receiver):
-            self._due -= 1
-            self._in_transit.popleft()()
-
-    def stall(self) -> None:
-        """Stop deliveries on this connection until `resume`. Other connections are not affected."""
-        self._is_stalled = True
-
-    def resume(self) -> None:
-        """Continue deliveries."""
-        self._is_stalled = False
-        self.deliver_due()
-
-    def drop_some(self) -> None:
-        """Drop a random number of the last frames in flight, after the connection broke."""
-        kept = self._network.surviving_count(len(self._in_transit))
-        self._in_transit = deque(
-            arrive if number < kept else _drop for number, arrive in enumerate(self._in_transit)
-        )
-
-
-def _drop() -> None:
-    return None
 
 
 class Connection:
@@ -308,10 +252,12 @@ class Connection:
         client: str,
         call_client: Callable[[Callable[[], None]], None],
         client_host: VirtualHost | None = None,
+        new_tls_layer: NewTlsLayer | None = None,
     ) -> None:
         """Open a connection from the client named `client`.
 
         `handler` gets the client's events, in calls that `call_client` makes in the process of the client.
+        With `new_tls_layer`, the connection has TLS.
         """
         self._network = network
         self._to = to
@@ -325,8 +271,19 @@ class Connection:
         """Delivers the last frame that was sent to a machine without power."""
         server = network.host_name_at(to)
         self.server = server
-        self.to_server = Direction(self, network, client, server)
-        self.to_client = Direction(self, network, server, client)
+        self.to_server = Direction(self.break_off, network, client, server)
+        self.to_client = Direction(self.break_off, network, server, client)
+        self._tls: TlsEnd | None = None
+        if new_tls_layer is not None:
+            self._tls = TlsEnd(
+                network.fraction,
+                partial(new_tls_layer, to),
+                self._send_to_server,
+                call=lambda action: self._notify_client(lambda handler: action()),
+                established=lambda: self._notify_client(lambda handler: handler.opened()),
+                received=self._received,
+                lost=self._lose_client,
+            )
         network.connections[self] = None
         self.to_server.send(self._accept)
 
@@ -339,11 +296,23 @@ class Connection:
         """Send a frame to the server."""
         if self._handler is not None:
             self._network.on_request(self, frame)
-            self.to_server.send(lambda: self._deliver(frame))
+            if self._tls is None:
+                self._send_to_server(frame)
+            else:
+                self._tls.send(frame)
+
+    def _send_to_server(self, data: bytes, arrived: Callable[[], None] = do_nothing) -> None:
+        def arrive() -> None:
+            arrived()
+            self._deliver(data)
+
+        self.to_server.send(arrive)
 
     def close(self) -> None:
         """Close the connection from the client's end."""
         if self._handler is not None:
+            if self._tls is not None:
+                self._tls.close()
             self._handler = None
             self.to_server.send(self._end_server)
             self._remove_if_closed()
@@ -359,11 +328,26 @@ class Connection:
 
     def _end_client(self, reason: str) -> None:
         def end(handler: TransportEvents) -> None:
-            self._handler = None
-            handler.closed(reason)
-            self._remove_if_closed()
+            if self._tls is not None and self._tls.has_begun:
+                self._tls.end(reason)
+            else:
+                self._lose_client(reason)
 
         self._notify_client(end)
+
+    def _lose_client(self, reason: str) -> None:
+        """Close the client's end, because the connection is lost or has failed."""
+        handler, self._handler = self._handler, None
+        assert handler is not None
+        if self._tls is not None:
+            self._tls.close()
+            self.to_server.send(self._end_server)
+        handler.closed(reason)
+        self._remove_if_closed()
+
+    def _received(self, frame: bytes) -> None:
+        if self._handler is not None:
+            self._handler.received(memoryview(bytearray(frame))[4:])
 
     # --- the server's end
 
@@ -377,17 +361,31 @@ class Connection:
         if listener is None:
             self.to_client.send(lambda: self._end_client("connection refused"))
             return
-        self._served = ServerConnection(self, listener, next(network.channel_ids), self.to_client)
-        self.to_client.send(lambda: self._notify_client(lambda handler: handler.opened()))
+        self._served = ServerConnection(self, listener, next(network.channel_ids), network)
+        tls = self._tls
 
-    def receive_response(self, frame: bytes) -> None:
-        """Deliver a response to the client."""
-        if self._handler is None and not self._network.is_powered_off(self.client):
-            # The client has closed its end.
-            self.to_server.send(self._end_server)
-            return
-        view = memoryview(bytearray(frame))[4:]
-        self._notify_client(lambda handler: handler.received(view))
+        def opened(handler: TransportEvents) -> None:
+            if tls is None:
+                handler.opened()
+            else:
+                tls.begin()
+
+        self.to_client.send(lambda: self._notify_client(opened))
+
+    def send_to_client(self, data: bytes, arrived: Callable[[], None] = do_nothing) -> None:
+        """Send a response, or with TLS encrypted bytes, to the client. `arrived` is called on arrival."""
+
+        def arrive() -> None:
+            arrived()
+            if self._handler is None and not self._network.is_powered_off(self.client):
+                # The client has closed its end.
+                self.to_server.send(self._end_server)
+            elif self._tls is None:
+                self._notify_client(lambda handler: self._received(data))
+            else:
+                self._tls.arrive(data)
+
+        self.to_client.send(arrive)
 
     def _deliver(self, frame: bytes) -> None:
         if self._served is not None:
@@ -453,11 +451,10 @@ class ServerConnection:
     """The server's end of a connection, which does what `kwire.broker.net.connection` does for sockets."""
 
     def __init__(
-        self, connection: Connection, listener: NetworkListener, channel_id: int, back: Direction
+        self, connection: Connection, listener: NetworkListener, channel_id: int, network: Network
     ) -> None:
         self.listener = listener
         self._connection = connection
-        self._to_client = back
         self._waiting: deque[memoryview] = deque()
         self._channel = Channel(
             channel_id,
@@ -469,19 +466,34 @@ class ServerConnection:
             role=listener.role,
         )
         listener.node.channel_opened(self._channel)
+        self._tls: TlsEnd | None = None
+        if listener.new_tls_layer is not None:
+            self._tls = TlsEnd(
+                network.fraction,
+                partial(listener.new_tls_layer, None),
+                connection.send_to_client,
+                call=listener.host.call_soon,
+                received=self._receive_frame,
+                sent=self._send_responses,
+                lost=lambda reason: self._close(),
+            )
+            listener.host.call_soon(self._tls.begin)
 
-    def receive(self, frame: bytes) -> None:
-        """Queue a frame for the process, which handles it when it runs next."""
+    def receive(self, data: bytes) -> None:
+        """Queue a frame, or with TLS encrypted bytes, for the process, which handles it when it runs next."""
+        if self._tls is None:
+            self.listener.host.call_soon(lambda: self._receive_frame(data))
+        else:
+            self._tls.arrive(data)
 
-        def take() -> None:
-            self._waiting.append(memoryview(bytearray(frame))[4:])
-            self._handle_frames()
-
-        self.listener.host.call_soon(take)
+    def _receive_frame(self, frame: bytes) -> None:
+        self._waiting.append(memoryview(bytearray(frame))[4:])
+        self._handle_frames()
 
     def end(self) -> None:
         """Close the channel when the process runs next, because the client's end is closed."""
-        self.listener.host.call_soon(self._end)
+        tls = self._tls
+        self.listener.host.call_soon(self._end if tls is None else lambda: tls.end("the client closed"))
 
     def _end(self) -> None:
         self._waiting.clear()
@@ -508,14 +520,20 @@ class ServerConnection:
         while sent:
             end = 4 + int.from_bytes(sent[:4], "big")
             frame, sent = sent[:end], sent[end:]
-            self._to_client.send(lambda frame=frame: self._connection.receive_response(frame))  # type: ignore[misc]
+            if self._tls is None:
+                self._connection.send_to_client(frame)
+            else:
+                self._tls.send(frame)
         if self._channel.closing:
-            self._close()
+            if self._tls is None or not self._tls.is_sending:
+                self._close()
         else:
             self._handle_frames()
 
     def _close(self) -> None:
         self._end()
+        if self._tls is not None:
+            self._tls.close()
         self._connection.on_server_close()
 
 
@@ -531,7 +549,9 @@ class ClientConnection:
         self._ids = count(1)
         self._pending: deque[tuple[int, int, int, OnResponse]] = deque()
         self._soon = network.events.soon
-        self._connection = Connection(network, to, self, client, self._soon.append)
+        self._connection = Connection(
+            network, to, self, client, self._soon.append, new_tls_layer=network.new_client_layer
+        )
 
     def send(self, version: int, request: Any, on_response: OnResponse | None) -> None:
         """Send a request, and call `on_response` with the response or with PeerUnreachable.

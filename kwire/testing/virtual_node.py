@@ -21,13 +21,16 @@ from kwire.broker.api.request.context import Channel
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.config import BrokerConfig, load
 from kwire.broker.net.peer_links import PeerLinks, peer_security
+from kwire.broker.net.store_files import RealStoreFiles
 from kwire.broker.node.node import Node, new_node
 from kwire.broker.raft.endpoints import controller_endpoints
+from kwire.broker.security.node_tls import NodeTls
 from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.broker.storage.file_region import FileRegion
 from kwire.host.host import PeerAddress
 from kwire.testing.disk import MemoryDisk
 from kwire.testing.network import Network
+from kwire.testing.tls_end import TlsLayers, layers_of_node, no_tls
 from kwire.testing.virtual_host import EventQueue, VirtualHost
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_request
 
@@ -109,10 +112,15 @@ class VirtualNode:
         self._events = host.events
         network = self.network
 
+        tls: TlsLayers = no_tls
+        if network is not None:
+            config.tls = NodeTls(config, RealStoreFiles())
+            tls = layers_of_node(config.tls)
+
         def join(*roles: ListenerRole) -> None:
             if network is not None:
                 listeners = {at: found for at, found in addresses_of(config).items() if found[1] in roles}
-                network.join(host, self.node, listeners)
+                network.join(host, self.node, listeners, tls)
 
         # A controller without the broker role gets no requests that only a `Node` can serve.
         self.node = cast(
@@ -130,7 +138,7 @@ class VirtualNode:
             host.on_death = self.die
             host.peers = self._peers = PeerLinks(
                 host,
-                partial(network.dial, host),
+                partial(network.dial, host, tls=tls),
                 client_id=host.name,
                 peer_security=peer_security(config, host),
             )

@@ -64,6 +64,8 @@ class History:
             self._spec = self._spec._replace(unclean_elections=True)
         if self._random_for("logins").random() < 0.2:
             self._spec = self._spec._replace(uses_sasl=True)
+        if self._random_for("encryption").random() < 0.1:
+            self._spec = self._spec._replace(uses_tls=True)
         self._spec = _with_clock_drift(self._spec, self._random_for("clocks"))
         self._environment: ClusterEnvironment | None = None
         self._group: GroupOracle | None = None

@@ -15,6 +15,7 @@ from kwire.broker.controller.partition_change_builder import PartitionChangeBuil
 from kwire.broker.metadata.image import MetadataImage, PartitionImage
 from kwire.broker.net import peer_link
 from kwire.broker.net.peer_links import PeerLinks
+from kwire.broker.net.tls_transport_layer import NOTHING, TlsTransportLayer
 from kwire.broker.node.broker_lifecycle import BrokerLifecycleManager, LifecycleEvent
 from kwire.broker.node.state_topic import StateTopic
 from kwire.broker.replication.follower import Follower
@@ -281,6 +282,23 @@ def _controllers_get_the_credentials_for_brokers(replace: SetAttribute) -> None:
     replace(PeerLinks, "send", send)
 
 
+def _decrypted_bytes_wait_for_an_event_of_the_socket(replace: SetAttribute) -> None:
+    replace(TlsTransportLayer, "has_more", property(lambda layer: False, _do_nothing))
+
+
+def _encrypted_bytes_that_the_socket_does_not_take_are_lost(replace: SetAttribute) -> None:
+    original = TlsTransportLayer._flush
+
+    def flush(self: TlsTransportLayer) -> None:
+        try:
+            original(self)
+        except BlockingIOError:
+            self._unsent = NOTHING
+            raise
+
+    replace(TlsTransportLayer, "_flush", flush)
+
+
 PLANTED_BUGS = [
     PlantedBug("leader epochs are not compared", _leader_epochs_are_not_compared, 4),
     PlantedBug("followers do not truncate", _followers_do_not_truncate, 3),
@@ -368,5 +386,13 @@ PLANTED_BUGS = [
     PlantedBug(
         "controllers get the credentials for brokers",
         _controllers_get_the_credentials_for_brokers,
+    ),
+    PlantedBug(
+        "decrypted bytes wait for an event of the socket", _decrypted_bytes_wait_for_an_event_of_the_socket, 2
+    ),
+    PlantedBug(
+        "encrypted bytes that the socket does not take are lost",
+        _encrypted_bytes_that_the_socket_does_not_take_are_lost,
+        2,
     ),
 ]

@@ -20,11 +20,11 @@ def check_seeds(seeds: Sequence[int], make: HistoryFactory, module: str) -> None
     assert not failures, failures[0]
 
 
-def check_determinism(make: HistoryFactory) -> None:
+def check_determinism(make: HistoryFactory, seed: int = 7) -> None:
     """Check that running a seed twice gives the same transcript."""
     transcripts = []
     for _ in range(2):
-        history = make(7)
+        history = make(seed)
         history.run()
         transcripts.append(history.transcript)
     assert transcripts[0] == transcripts[1]

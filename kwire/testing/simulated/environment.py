@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from kwire.testing.network import Network, NetworkFaults
 from kwire.testing.simulated.cluster_invariants import ClusterInvariants
 from kwire.testing.simulated.node_sasl import with_sasl
+from kwire.testing.simulated.node_tls import new_client_layer, with_tls
 from kwire.testing.simulated.nodes import (
     LOG_DIRS,
     NO_DRIFT,
@@ -47,6 +48,8 @@ class ClusterSpec(NamedTuple):
     """The clock errors of nodes, by node id."""
     uses_sasl: bool = False
     """Whether nodes authenticate to each other."""
+    uses_tls: bool = False
+    """Whether all connections have TLS."""
     has_bootstrap_snapshot: bool = False
     """Whether the log directories look as if Apache Kafka 4.4 had formatted them (KIP-1170)."""
     config: Mapping[str, str] = {}
@@ -93,6 +96,8 @@ class SimulatedEnvironment:
         self.events = ObservedEventQueue()
         self._started_ms = self.events.clock.monotonic_ms()
         self.network = Network(self.events, random.Random(rng.getrandbits(64)), faults, self.note)
+        if spec.uses_tls:
+            self.network.new_client_layer = new_client_layer()
         self.node_errors: list[str] = []
         """Tracebacks that nodes have logged."""
         self.nodes: dict[int, ClusterNode] = {}
@@ -122,6 +127,8 @@ class SimulatedEnvironment:
             )
             if spec.uses_sasl:
                 own = with_sasl(own)
+            if spec.uses_tls:
+                own = with_tls(own)
             own |= spec.config
             self.nodes[node_id] = ClusterNode(
                 own,
