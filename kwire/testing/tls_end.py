@@ -26,7 +26,7 @@ TlsLayers = Callable[[str], NewTlsLayer | None]
 Transmit = Callable[[bytes, Callable[[], None]], None]
 """Sends encrypted bytes to the other end, and makes a call when they arrive."""
 
-MAX_IN_FLIGHT: Final = 3
+MAX_IN_FLIGHT: Final = 2
 """The number of pieces in flight at which the socket is full."""
 MAX_PIECES: Final = 3
 PREFIX_BYTES: Final = 4

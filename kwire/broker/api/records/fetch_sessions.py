@@ -443,6 +443,11 @@ class FetchSessionCache:
             else:
                 known.fetch_offset = new.fetch_offset
                 known.max_bytes = new.max_bytes
+                if known.current_leader_epoch != new.current_leader_epoch and isinstance(
+                    known, FollowerTarget
+                ):
+                    # The follower has ignored a response that it got in the old leader epoch.
+                    known.sent_high_watermark = known.sent_log_start_offset = -1
                 known.current_leader_epoch = new.current_leader_epoch
                 known.last_fetched_epoch = new.last_fetched_epoch
             if isinstance(session, FollowerSession):

@@ -89,6 +89,25 @@ def test_the_high_watermark_is_sent_again_after_truncation(diverges_first: bool)
     assert fetch(1) == []
 
 
+def test_the_high_watermark_is_sent_again_in_a_new_leader_epoch() -> None:
+    harness = Leader()
+    harness.append()
+    session = {"max_wait_ms": 0, "session_id": 0, "session_epoch": 0}
+
+    def fetch(leader_epoch: int) -> list[int]:
+        response = harness.fetch({0: 1}, partition={"current_leader_epoch": leader_epoch}, **session)
+        session["session_id"] = response.session_id
+        session["session_epoch"] += 1
+        return [one.high_watermark for one in parts(response)]
+
+    assert fetch(1) == [1]
+    assert fetch(1) == []
+    # A follower ignores a response that arrives after it has learned of the new epoch.
+    harness.become_leader_of(0, epoch=3)
+    assert fetch(3) == [1]
+    assert fetch(3) == []
+
+
 def test_a_follower_returns_not_leader_without_an_endpoint() -> None:
     harness = Leader()
     harness.partition().become_follower(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=2, leader_epoch=1))
