@@ -511,6 +511,7 @@ SUPPORTED_KEYS: Final = (
     | ({source.name for sources in BROKER_SYNONYMS.values() for source in sources} - _WITHOUT_EFFECT)
     | {
         "advertised.listeners",
+        "authorizer.class.name",
         "broker.id",
         "internal.metadata.delete.delay.millis",
         "internal.metadata.log.segment.bytes",

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from posixpath import basename
 from typing import Final
 
+from kwire.broker.config.authorizer import AUTHORIZER_KEYS
 from kwire.broker.config.broker import SUPPORTED_KEYS, BrokerConfig
 from kwire.broker.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.properties import environment_settings, parse_properties
 from kwire.broker.config.protection import (
-    AUTHORIZER_KEYS,
     PROTECTION_KEYS,
     UNPROTECTED,
     Unprotected,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from kwire.broker.config.authorizer import STANDARD_AUTHORIZER
 from kwire.broker.config.broker_keys import BROKER_KEYS
 from kwire.broker.config.definition import ConfigError
 
@@ -21,10 +22,6 @@ PROTECTION_KEYS: Final = frozenset(
 )
 _LISTENER_PREFIX: Final = re.compile(r"listener\.name\.[^.]+\.")
 
-AUTHORIZER_KEYS: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
-"""Keys of Kafka's authorizer. Without one, kwire only reads the users of nodes in super.users."""
-
-
 UNPROTECTED: Final = "kwire does not restrict clients as these settings ask"
 """The start of the error or warning that lists such settings."""
 
@@ -39,5 +36,5 @@ def unprotected_settings(settings: Mapping[str, str]) -> list[str]:
         name
         for name, value in settings.items()
         if (key := _LISTENER_PREFIX.sub("", name, count=1)) in PROTECTION_KEYS
-        and value.strip() not in ("", BROKER_KEYS[key].default)
+        and value.strip() not in ("", BROKER_KEYS[key].default, STANDARD_AUTHORIZER)
     )

@@ -13,6 +13,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.metadata.records import StoredRecord
+from kwire.broker.security.acl import Acl, AclFilter
 from kwire.broker.security.principal import Principal
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.alter_user_scram_credentials import (
@@ -324,6 +325,18 @@ class AlterScramCredentials(NamedTuple):
     upsertions: Sequence[ScramCredentialUpsertion]
 
 
+class CreateAcls(NamedTuple):
+    """Create ACLs that do not exist yet. Response: `list[Fault | None]`."""
+
+    acls: Sequence[Acl]
+
+
+class DeleteAcls(NamedTuple):
+    """Delete the ACLs that filters describe. Response: `list[list[Acl] | Fault]`, one per filter."""
+
+    filters: Sequence[AclFilter]
+
+
 class CreateToken(NamedTuple):
     """Create a delegation token. Response: `DelegationTokenRecord | Fault`."""
 
@@ -386,6 +399,8 @@ Command = (
     | UpdateFeatures
     | UnregisterBroker
     | AlterScramCredentials
+    | CreateAcls
+    | DeleteAcls
     | CreateToken
     | RenewToken
     | ExpireToken

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from kwire.broker.controller import (
+    acls,
     broker_registration,
     configs,
     delegation_tokens,
@@ -32,9 +33,11 @@ from kwire.broker.controller.commands import (
     Command,
     ConfigRules,
     ControllerResult,
+    CreateAcls,
     CreatePartitions,
     CreateToken,
     CreateTopics,
+    DeleteAcls,
     DeleteTopics,
     ElectLeaders,
     ExpireToken,
@@ -80,6 +83,7 @@ class Controller:
         self._rules = rules
         self.defaults = defaults
         self._token_settings = token_settings
+        self._acls = acls.AclCreator()
         self._token_hmacs = TokenHmacs(token_settings.secret) if token_hmacs is None else token_hmacs
 
     def handle(
@@ -141,6 +145,10 @@ class Controller:
                 from kwire.broker.controller.alter_scram_credentials import alter_scram_credentials
 
                 return alter_scram_credentials(command, image)
+            case CreateAcls():
+                return self._acls.create(command, image, rng)
+            case DeleteAcls():
+                return acls.delete_acls(command, image)
             case CreateToken():
                 return delegation_tokens.create_token(command, image, self._token_settings, rng)
             case RenewToken():

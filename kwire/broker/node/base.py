@@ -18,6 +18,7 @@ from kwire.broker.api.request.context import NO_QUOTAS, Channel
 from kwire.broker.api.request.gate import Gate
 from kwire.broker.api.request.ports import Endpoint, Features
 from kwire.broker.config import BrokerConfig
+from kwire.broker.config.authorizer import authorizer_settings
 from kwire.broker.controller.port import ControllerPort
 from kwire.broker.controller.topics import new_uuid
 from kwire.broker.metadata.features import KRAFT_VERSION, served_features
@@ -103,6 +104,12 @@ class NodeBase(ABC):
         self.token_hmacs = self.metadata.token_hmacs
         self.metadata.publisher.subscribe(self._update_tokens)
         self.gate = Gate(lambda: self.image)
+        authorizer = authorizer_settings(config.static_settings)
+        if authorizer is not None:
+            from kwire.broker.node.acl_publisher import AclPublisher
+
+            acls = AclPublisher(authorizer, self.gate, host, lambda: self.quorum.high_watermark)
+            self.metadata.publisher.subscribe(acls.update)
         self.client_quotas = NO_QUOTAS
         self._dispatcher = Dispatcher(self.as_node_role)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from kwire.broker.security.principal import Principal
+
+
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The name of the cluster in ACLs."""
 
 
 class Operation(IntEnum):

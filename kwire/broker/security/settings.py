@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from kwire.broker.config.authorizer import super_users
 from kwire.broker.config.broker import BrokerConfig
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.sasl import SASL_PROTOCOLS, ListenerSasl
@@ -116,7 +117,7 @@ def is_node(config: BrokerConfig, principal: Principal) -> bool:
     These are the user names with which this node logs in to other nodes, the principal of its certificate on
     listeners without SASL, and the principals in super.users.
     """
-    nodes = {one.strip() for one in config.static_settings.get("super.users", "").split(";")}
+    nodes = set(super_users(config.static_settings))
     for listener in (*config.controller_listener_names, config.inter_broker_listener_name):
         with suppress(ConfigError):  # a listener to which this node never connects needs no login
             credentials = peer_credentials(config, listener)

@@ -213,7 +213,7 @@ def test_a_jaas_file_is_found_through_kafka_opts(tmp_path: Path) -> None:
 
 PROTECTIONS = {
     "alter.config.policy.class.name": "com.example.Policy",
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "authorizer.class.name": "com.example.Authorizer",
     "client.quota.callback.class": "com.example.Quotas",
     "create.topic.policy.class.name": "com.example.Policy",
     "listener.name.plaintext.max.connection.creation.rate": "5",

@@ -14,7 +14,7 @@ from kwire.broker.api.request.needs import ByHandler, ItemNeed
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS
 from kwire.broker.controller.commands import Fault
 from kwire.broker.metadata.image import RESOURCE_GROUP, RESOURCE_TOPIC, MetadataImage
-from kwire.broker.security.authorizer import Authorizer, Operation, ResourceType
+from kwire.broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, ResourceType
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kwire.wire.primitives import ZERO_UUID
@@ -23,9 +23,6 @@ from kwire.wire.schema import Message
 if TYPE_CHECKING:
     from kwire.broker.security.principal import Principal
     from kwire.wire.registry import RequestHeader
-
-CLUSTER_NAME: Final = "kafka-cluster"
-"""The name of the cluster in ACLs."""
 
 DENIED: Final = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,

@@ -1,24 +1,45 @@
 """DescribeAcls, CreateAcls and DeleteAcls v1–3. KIP-140, KIP-290 (pattern types), KIP-373 (user resources).
 
 Checks, in this order: no field of an ACL or filter has the code 0 (unknown), otherwise the connection closes,
-as Apache Kafka does for a request that it cannot parse; then whether the node has an authorizer. There is
-none, so all three APIs return SECURITY_DISABLED. Each node describes ACLs itself. Brokers forward CreateAcls
-and DeleteAcls to the active controller. ACLs in the metadata log are kept.
+as Apache Kafka does for a request that it cannot parse; then the client's rights; then whether the node has
+an authorizer. Without one, all three APIs return SECURITY_DISABLED. Each node describes ACLs itself. Brokers
+forward CreateAcls and DeleteAcls to the active controller.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NoReturn
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
 
+from kwire.broker.api.request.commands import submit
+from kwire.broker.api.request.context import Delayed
+from kwire.broker.api.request.error_responses import NO_FAULT
+from kwire.broker.controller.commands import CreateAcls, DeleteAcls, Fault
+from kwire.broker.security.acl import Acl, AclFilter, acl_of
 from kwire.wire.errors import ApiError, ErrorCode, WireError
-from kwire.wire.messages.create_acls import AclCreation, CreateAclsRequest
-from kwire.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from kwire.wire.messages.describe_acls import DescribeAclsRequest
+from kwire.wire.messages.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from kwire.wire.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from kwire.wire.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.context import Delayed
     from kwire.broker.api.request.forwarding import Forward
-    from kwire.broker.api.request.ports import ControllerRequestContext, NodeRole
+    from kwire.broker.api.request.ports import ControllerRequestContext, ControllerRole, NodeRole
 
 UNKNOWN: Final = 0
 NO_AUTHORIZER: Final = "No Authorizer is configured."
@@ -29,11 +50,36 @@ AclChanges = CreateAclsRequest | DeleteAclsRequest
 
 
 def describe_acls(
-    _node: NodeRole, _context: ControllerRequestContext, request: DescribeAclsRequest
-) -> NoReturn:
-    """Raise ApiError SECURITY_DISABLED, or WireError for a filter with an unknown code."""
+    node: NodeRole, _context: ControllerRequestContext, request: DescribeAclsRequest
+) -> DescribeAclsResponse:
+    """Return the ACLs that match the filter, by resource pattern.
+
+    Raises ApiError SECURITY_DISABLED, or WireError for a filter with an unknown code.
+    """
     _check_filter(request)
-    raise ApiError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER_ON_BROKER)
+    if node.gate.authorizer is None:
+        raise ApiError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER_ON_BROKER)
+    acl_filter = _filter(request)
+    acls = sorted(acl for acl in map(acl_of, node.image.acls.values()) if acl_filter.matches(acl))
+    return DescribeAclsResponse(
+        resources=[
+            DescribeAclsResource(
+                resource_type=resource_type,
+                resource_name=name,
+                pattern_type=pattern_type,
+                acls=[
+                    AclDescription(
+                        principal=acl.principal,
+                        host=acl.host,
+                        operation=acl.operation,
+                        permission_type=acl.permission_type,
+                    )
+                    for acl in group
+                ],
+            )
+            for (resource_type, name, pattern_type), group in groupby(acls, key=lambda acl: acl[:3])
+        ]
+    )
 
 
 def check_acl_changes(
@@ -44,10 +90,88 @@ def check_acl_changes(
     return forward(context, request)
 
 
-def change_acls(_node: NodeRole, _context: ControllerRequestContext, request: AclChanges) -> NoReturn:
-    """Raise ApiError SECURITY_DISABLED, the result of each ACL or filter; WireError for an unknown code."""
+def create_acls(
+    node: ControllerRole, context: ControllerRequestContext, request: CreateAclsRequest
+) -> Delayed:
+    """Create ACLs on the controller. Return one result per ACL.
+
+    Raises ApiError SECURITY_DISABLED, or WireError for an unknown code.
+    """
+    _check_changes(node, request)
+    acls = [
+        Acl(
+            one.resource_type,
+            one.resource_name,
+            one.resource_pattern_type,
+            one.operation,
+            one.principal,
+            one.host,
+            one.permission_type,
+        )
+        for one in request.creations
+    ]
+
+    def respond(faults: list[Fault | None]) -> CreateAclsResponse:
+        return CreateAclsResponse(
+            results=[
+                AclCreationResult(error_code=code, error_message=message)
+                for code, message in (fault or NO_FAULT for fault in faults)
+            ]
+        )
+
+    return submit(node, context, CreateAcls(acls), respond)
+
+
+def delete_acls(
+    node: ControllerRole, context: ControllerRequestContext, request: DeleteAclsRequest
+) -> Delayed:
+    """Delete ACLs on the controller. Return the deleted ACLs of each filter.
+
+    Raises ApiError SECURITY_DISABLED, or WireError for an unknown code.
+    """
+    _check_changes(node, request)
+
+    def respond(results: list[list[Acl] | Fault]) -> DeleteAclsResponse:
+        return DeleteAclsResponse(filter_results=[_filter_result(result) for result in results])
+
+    return submit(node, context, DeleteAcls([_filter(one) for one in request.filters]), respond)
+
+
+def _filter_result(result: list[Acl] | Fault) -> DeleteAclsFilterResult:
+    if isinstance(result, Fault):
+        return DeleteAclsFilterResult(error_code=result.code, error_message=result.message)
+    return DeleteAclsFilterResult(
+        matching_acls=[
+            DeleteAclsMatchingAcl(
+                resource_type=acl.resource_type,
+                resource_name=acl.resource_name,
+                pattern_type=acl.pattern_type,
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                permission_type=acl.permission_type,
+            )
+            for acl in result
+        ]
+    )
+
+
+def _filter(one: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
+    return AclFilter(
+        one.resource_type_filter,
+        one.resource_name_filter,
+        one.pattern_type_filter,
+        one.operation,
+        one.principal_filter,
+        one.host_filter,
+        one.permission_type,
+    )
+
+
+def _check_changes(node: ControllerRole, request: AclChanges) -> None:
     _check(request)
-    raise ApiError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
+    if node.gate.authorizer is None:
+        raise ApiError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
 
 
 def _check(request: AclChanges) -> None:
