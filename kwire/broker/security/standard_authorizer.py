@@ -91,7 +91,8 @@ class _Patterns:
         for length in self.prefix_lengths:
             if length <= len(name):
                 yield from self.prefixed.get(name[:length], ())
-        if name != WILDCARD:
+        # Apache Kafka takes the wildcard for a literal prefix of a longer name, and ignores it.
+        if not name.startswith(WILDCARD):
             yield from self.literal.get(WILDCARD, ())
 
     def all(self) -> Iterator[Acl]:
