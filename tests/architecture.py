@@ -108,6 +108,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interop.test_avro": {"interop", "kwire.pipeline"},
     # Compares the names of certificates and principals with those of Java, without a broker.
     "interop.test_certificate_names": {"interop", "kwire.broker.security"},
+    # It compares kwire's decisions with those of Apache Kafka's class.
+    "interop.test_authorizations": {"interop", "kwire.broker.config", "kwire.broker.security"},
     # Reads segment files without a broker.
     "interop.test_segment_source": {"interop", "kwire.wire", "kwire.broker.storage", "kwire.pipeline"},
     # measures the jobs as a library, and makes certificates for both brokers

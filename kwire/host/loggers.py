@@ -13,7 +13,9 @@ from typing import Any, Final
 
 ROOT: Final = "root"
 PACKAGE: Final = "kwire"
+AUDIT_LOGGER: Final = "kafka.authorizer.logger"
 LOGGER_NAMES: Final = (
+    AUDIT_LOGGER,
     "kwire.cleaner",
     "kwire.config",
     "kwire.coordinator",
@@ -26,11 +28,12 @@ LOGGER_NAMES: Final = (
     "kwire.partition",
     "kwire.produce",
     "kwire.raft",
+    "kwire.security",
     "kwire.storage",
     "kwire.telemetry",
     "kwire.transactions",
 )
-"""The loggers of a node."""
+"""The loggers of a node. The audit log of the authorizer has its name in Apache Kafka."""
 
 
 class NodeLogger(logging.LoggerAdapter[logging.Logger]):
@@ -78,7 +81,11 @@ def known_loggers() -> dict[str, logging.Logger]:
     for name in LOGGER_NAMES:
         logging.getLogger(name)
     known = logging.root.manager.loggerDict
-    found = {name: one for name, one in sorted(known.items()) if name.partition(".")[0] == PACKAGE}
+    found = {
+        name: one
+        for name, one in sorted(known.items())
+        if name == AUDIT_LOGGER or name.partition(".")[0] == PACKAGE
+    }
     return {
         ROOT: logging.root,
         **{name: one for name, one in found.items() if isinstance(one, logging.Logger)},

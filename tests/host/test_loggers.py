@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 import kwire.broker
-from kwire.host.loggers import LOGGER_NAMES, NodeLogger, known_loggers
+from kwire.host.loggers import AUDIT_LOGGER, LOGGER_NAMES, NodeLogger, known_loggers
 
 
 def test_log_record_names_its_node(caplog: pytest.LogCaptureFixture) -> None:
@@ -41,5 +41,5 @@ def test_all_logger_names_are_known_before_their_first_use() -> None:
         for path in sources
         for name in re.findall(r'(?:\blogger|NodeLogger)\("(kwire\.\w+)"', path.read_text("utf-8"))
     }
-    assert used == set(LOGGER_NAMES)
+    assert used | {AUDIT_LOGGER} == set(LOGGER_NAMES)
     assert known_loggers().keys() >= used

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kwire.broker.api.request.audit_log import AuditLog
 from kwire.broker.security.acl import Acls, acl_changes
 from kwire.broker.security.standard_authorizer import StandardAuthorizer
 
@@ -36,6 +37,7 @@ class AclPublisher:
         self._authorizer = gate.authorizer = StandardAuthorizer(
             settings.super_users, allows_without_acls=settings.allows_without_acls, is_loaded=False
         )
+        self._audit_log = gate.audit_log = AuditLog(host, self._authorizer)
 
     def update(self, image: MetadataImage, _delta: MetadataDelta) -> None:
         """Apply the ACLs of a new image."""
@@ -47,5 +49,5 @@ class AclPublisher:
         if is_loaded and not self._is_loaded:
             self._logger.info("The authorizer has loaded %d ACLs", len(acls))
         self._acls, self._is_loaded = acls, is_loaded
-        self._authorizer = self._authorizer.changed(removed, added, is_loaded=is_loaded)
-        self._gate.authorizer = self._authorizer
+        changed = self._authorizer.changed(removed, added, is_loaded=is_loaded)
+        self._authorizer = self._gate.authorizer = self._audit_log.authorizer = changed

@@ -73,6 +73,7 @@ def metrics(running: RunningNode, out: Exposition) -> Iterator[None]:
     _idle(running, out)
     quorum_metrics(running, out)
     metadata_metrics(node, out)
+    _authorizer(node, out)
     roles = (("kafkaserver", node.config.is_broker), ("controllerserver", node.config.is_controller))
     disk_metrics([f"kafka_server_{name}" for name, has_role in roles if has_role], out)
     if (broker := running.broker) is not None:
@@ -86,6 +87,21 @@ def metrics(running: RunningNode, out: Exposition) -> Iterator[None]:
     if node.config.is_controller:
         yield from controller_metrics(node, out)
     yield from _logs(node, out)
+
+
+def _authorizer(node: ObservedNode, out: Exposition) -> None:
+    audit_log = node.gate.audit_log
+    if audit_log is None:
+        return
+    for role, has_role in (("broker", node.config.is_broker), ("controller", node.config.is_controller)):
+        if has_role:
+            series_labels = labels(
+                **{"config": "authorizer.class.name", "class": "StandardAuthorizer", "role": role}
+            )
+            allowed, denied = audit_log.per_minute()
+            for name, value in (("request", allowed + denied), ("allowed", allowed), ("denied", denied)):
+                out.gauge(f"kafka_server_plugins_authorization_{name}_rate_per_minute", value, series_labels)
+            out.gauge("kafka_server_plugins_acls_total_count", len(node.image.acls), series_labels)
 
 
 def _connections(running: RunningNode, out: Exposition) -> None:

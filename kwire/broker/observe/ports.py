@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kwire.broker.api.records.fetch_sessions import FetchSessionCache
+    from kwire.broker.api.request.gate import Gate
     from kwire.broker.api.security.sasl_session import SaslSessions
     from kwire.broker.api.telemetry.client_telemetry import ClientTelemetry
     from kwire.broker.config import BrokerConfig
@@ -76,6 +77,8 @@ class ObservedNode(Protocol):
     def sessions(self) -> SaslSessions | None:
         """The sessions of SASL listeners; None until a client has connected to a SASL listener."""
 
+    @property
+    def gate(self) -> Gate: ...
     @property
     def stopping(self) -> bool: ...
 

@@ -7,10 +7,11 @@ response (`ItemResults`). Handlers ask the gate about everything that `needs` le
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from kwire.broker.api.request.error_responses import WITH_DEFAULT_MESSAGE, ItemResults
 from kwire.broker.api.request.needs import ByHandler, ItemNeed
+from kwire.broker.api.request.requester import Requester
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS
 from kwire.broker.controller.commands import Fault
 from kwire.broker.metadata.image import RESOURCE_GROUP, RESOURCE_TOPIC, MetadataImage
@@ -21,8 +22,7 @@ from kwire.wire.primitives import ZERO_UUID
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
-    from kwire.broker.security.principal import Principal
-    from kwire.wire.registry import RequestHeader
+    from kwire.broker.api.request.audit_log import AuditLog
 
 DENIED: Final = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -46,24 +46,6 @@ _WITH_DEFAULT_MESSAGE: Final = WITH_DEFAULT_MESSAGE | {
 """The APIs that send Kafka's default message with the error of an item."""
 
 
-class Requester(Protocol):
-    """A request with its client, who may be connected to another node, which has forwarded the request."""
-
-    @property
-    def header(self) -> RequestHeader: ...
-    @property
-    def api_version(self) -> int:
-        """The version of the request and of its response."""
-
-    @property
-    def principal(self) -> Principal:
-        """The principal that sent the request."""
-
-    @property
-    def peer_host(self) -> str:
-        """The address of the client."""
-
-
 class Gate:
     """Authorizes the requests of one node. Without an authorizer, every request is allowed."""
 
@@ -71,6 +53,7 @@ class Gate:
         self._image = image
         self.authorizer: Authorizer | None = None
         """The current rules. Changed rules are another object, after which no request is repeated."""
+        self.audit_log: AuditLog | None = None
 
     def allows(
         self,
@@ -78,12 +61,22 @@ class Gate:
         operation: Operation,
         resource_type: ResourceType = ResourceType.CLUSTER,
         name: str = CLUSTER_NAME,
+        *,
+        is_asked: bool = True,
     ) -> bool:
-        """Return whether the client may perform an operation on a resource."""
+        """Return whether the client may perform an operation on a resource.
+
+        `is_asked` is False if the client did not ask for this operation, which is not an incident then.
+        """
         authorizer = self.authorizer
-        return authorizer is None or authorizer.allows(
-            context.principal, context.peer_host, operation, resource_type, name
-        )
+        if authorizer is None:
+            return True
+        is_allowed = authorizer.allows(context.principal, context.peer_host, operation, resource_type, name)
+        if self.audit_log is not None:
+            self.audit_log.record(
+                context, operation, resource_type, name, is_allowed=is_allowed, is_asked=is_asked
+            )
+        return is_allowed
 
     def allows_any(self, context: Requester, operation: Operation, resource_type: ResourceType) -> bool:
         """Return whether the client may perform an operation on at least one resource of a type."""
@@ -112,7 +105,7 @@ class Gate:
         for need in SUPPORTED_APIS[context.header.api_key].needs:
             if isinstance(need, ByHandler):
                 continue
-            if need.or_on_cluster is not None and self.allows(context, need.or_on_cluster):
+            if need.or_on_cluster is not None and self.allows(context, need.or_on_cluster, is_asked=False):
                 continue
             if isinstance(need, ItemNeed):
                 results = self._denied(context, request, need)

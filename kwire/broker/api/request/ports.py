@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from kwire.broker.api.request.gate import Gate, Requester
+from kwire.broker.api.request.gate import Gate
+from kwire.broker.api.request.requester import Requester
 from kwire.wire.named_tuple import NamedTuple
 
 if TYPE_CHECKING:

@@ -1,0 +1,85 @@
+"""The audit log of the authorizer, `kafka.authorizer.logger`, and the rates of its decisions.
+
+As in Apache Kafka, an allowed operation is logged at DEBUG and a denied one at INFO. It is logged at TRACE if
+the client did not ask for just this operation: a list has fewer items then, or another right may suffice.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from kwire.host.loggers import AUDIT_LOGGER
+from kwire.host.windows import Windows
+from kwire.wire.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from kwire.broker.api.request.requester import Requester
+    from kwire.broker.security.authorizer import Operation, ResourceType
+    from kwire.broker.security.standard_authorizer import StandardAuthorizer
+    from kwire.host.host import Host
+
+TRACE: Final = 5
+BATCH: Final = 1024
+"""The number of decisions that are added to the rates together."""
+
+
+class AuditLog:
+    """The audit log of one node."""
+
+    def __init__(self, host: Host, authorizer: StandardAuthorizer) -> None:
+        self.authorizer = authorizer
+        """The current authorizer, which knows the reasons of its decisions."""
+        self._logger = host.logger(AUDIT_LOGGER)
+        self._now_ms = host.monotonic_ms
+        self._allowed, self._denied = Windows(), Windows()
+        self._counts = [0, 0]
+        """The denied and the allowed operations that are not part of the rates yet."""
+
+    def record(
+        self,
+        context: Requester,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        is_allowed: bool,
+        is_asked: bool = True,
+    ) -> None:
+        """Record a decision. `is_asked` is False if the client did not ask for this operation."""
+        self._counts[is_allowed] += 1
+        if sum(self._counts) >= BATCH:
+            self._add_counts()
+        level = logging.DEBUG if is_allowed else logging.INFO if is_asked else TRACE
+        if self._logger.isEnabledFor(level):
+            client = context.principal, context.peer_host
+            self._logger.log(
+                level,
+                "Principal = %s is %s operation = %s from host = %s on resource = %s:LITERAL:%s "
+                "for request = %s with resourceRefCount = 1 based on rule %s",
+                client[0],
+                "Allowed" if is_allowed else "Denied",
+                operation.name,
+                client[1],
+                _words(resource_type.name),
+                name,
+                _words(ApiKey(context.header.api_key).name),
+                self.authorizer.decide(*client, operation, resource_type, name),
+            )
+
+    def per_minute(self) -> tuple[float, float]:
+        """Return the rates of allowed and of denied operations per minute."""
+        self._add_counts()
+        now_ms = self._now_ms()
+        return self._allowed.per_second(now_ms) * 60, self._denied.per_second(now_ms) * 60
+
+    def _add_counts(self) -> None:
+        for window, count in zip((self._denied, self._allowed), self._counts, strict=True):
+            if count:
+                window.record(count, self._now_ms())
+        self._counts = [0, 0]
+
+
+def _words(name: str) -> str:
+    """Return Kafka's form of a name, such as `TransactionalId`."""
+    return name.title().replace("_", "")

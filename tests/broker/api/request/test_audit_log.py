@@ -1,0 +1,84 @@
+"""The audit log of the authorizer: levels, texts, and the rates of decisions."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+from kwire.broker.api.request.audit_log import BATCH, TRACE, AuditLog
+from kwire.broker.security.acl import Acl, PatternType, Permission
+from kwire.broker.security.authorizer import Operation, ResourceType
+from kwire.broker.security.principal import Principal
+from kwire.broker.security.standard_authorizer import StandardAuthorizer
+from kwire.host.loggers import AUDIT_LOGGER, NodeLogger
+from kwire.wire.api_keys import ApiKey
+
+ACL: Final = Acl(
+    ResourceType.TRANSACTIONAL_ID,
+    "pay",
+    PatternType.LITERAL,
+    Operation.WRITE,
+    "User:alice",
+    "*",
+    Permission.ALLOW,
+)
+TEXT: Final = (
+    "Principal = User:{} is {} operation = WRITE from host = 10.0.0.1 on resource = "
+    "TransactionalId:LITERAL:pay for request = InitProducerId with resourceRefCount = 1 based on rule {}"
+)
+
+
+class Host:
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def logger(self, name: str) -> NodeLogger:
+        return NodeLogger(name, "")
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+
+def audit_log(host: Host) -> AuditLog:
+    return AuditLog(host, StandardAuthorizer(frozenset(), allows_without_acls=False).changed(added=[ACL]))  # type: ignore[arg-type]
+
+
+def record(audit: AuditLog, name: str, **changes: bool) -> None:
+    context: Any = SimpleNamespace(
+        principal=Principal("User", name),
+        peer_host="10.0.0.1",
+        header=SimpleNamespace(api_key=ApiKey.INIT_PRODUCER_ID),
+    )
+    is_allowed = name == "alice"
+    audit.record(
+        context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "pay", is_allowed=is_allowed, **changes
+    )
+
+
+def test_lines_and_levels_are_those_of_kafka(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(TRACE, AUDIT_LOGGER)
+    audit = audit_log(Host())
+    record(audit, "alice")
+    record(audit, "bob")
+    record(audit, "bob", is_asked=False)
+    denied = TEXT.format("bob", "Denied", "DefaultDeny")
+    assert [(one.levelno, one.getMessage()) for one in caplog.records] == [
+        (logging.DEBUG, TEXT.format("alice", "Allowed", f"MatchingAcl(acl={ACL})")),
+        (logging.INFO, denied),
+        (TRACE, denied),
+    ]
+
+
+def test_rates() -> None:
+    host = Host()
+    audit = audit_log(host)
+    for _ in range(BATCH):
+        record(audit, "alice")
+    record(audit, "bob")
+    host.now_ms = 30_000
+    allowed, denied = audit.per_minute()
+    assert allowed == pytest.approx(BATCH * 2)
+    assert 0 < denied < 5
