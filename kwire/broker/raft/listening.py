@@ -27,6 +27,7 @@ from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.standing import Standing
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey
+from kwire.broker.security.authorizer import NODE_RIGHTS
 from kwire.host.host import InternodeTime, PeerAddress, PeerTooOld, PeerUnreachable
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
@@ -292,11 +293,9 @@ class Listening(Standing):
             )
         is_news = was != (self.epoch, self.role)
         if code not in _EXPECTED and isinstance(response, FetchResponse | FetchSnapshotResponse):
-            outputs.append(
-                Complain(
-                    f"The quorum leader rejected a Fetch of this node, will retry: {ErrorCode(code).name}"
-                )
-            )
+            denied = code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            reason = NODE_RIGHTS if denied else ErrorCode(code).name
+            outputs.append(Complain(f"The quorum leader rejected a Fetch of this node, will retry: {reason}"))
         if self.epoch == was[0] and (code == ErrorCode.NONE or isinstance(response, UpdateRaftVoterResponse)):
             followed = self._take(call, response, heard, now_ms, is_news=is_news)
             if followed is not None:

@@ -13,6 +13,12 @@ CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the cluster in ACLs."""
 
 
+NODE_RIGHTS: Final = (
+    "the principal of this node must be in super.users, or needs CLUSTER_ACTION on the cluster"
+)
+"""What to do if a controller denies the request of a node."""
+
+
 class Operation(IntEnum):
     """The operations of ACLs, with the codes of Kafka's AclOperation."""
 
