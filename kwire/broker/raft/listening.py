@@ -236,10 +236,13 @@ class Listening(Standing):
             )
         if code == ErrorCode.UNSUPPORTED_VERSION and isinstance(response, VoteResponse):
             return self._unreachable(call, PeerTooOld(), now_ms)
+        was_denied, self._is_denied = self._is_denied, code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         heard = heard_in(response) if code == ErrorCode.NONE else None
         if heard is None:
             self._failed(call, now_ms)
-            return []
+            if not self._is_denied or was_denied:
+                return []
+            return [Complain(f"A controller rejects the requests of this node, will retry: {NODE_RIGHTS}")]
         return self._heard_from(call, response, heard, now_ms)
 
     def _unreachable(self, call: Call, why: PeerUnreachable, now_ms: InternodeTime) -> list[Output]:
@@ -293,9 +296,11 @@ class Listening(Standing):
             )
         is_news = was != (self.epoch, self.role)
         if code not in _EXPECTED and isinstance(response, FetchResponse | FetchSnapshotResponse):
-            denied = code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-            reason = NODE_RIGHTS if denied else ErrorCode(code).name
-            outputs.append(Complain(f"The quorum leader rejected a Fetch of this node, will retry: {reason}"))
+            outputs.append(
+                Complain(
+                    f"The quorum leader rejected a Fetch of this node, will retry: {ErrorCode(code).name}"
+                )
+            )
         if self.epoch == was[0] and (code == ErrorCode.NONE or isinstance(response, UpdateRaftVoterResponse)):
             followed = self._take(call, response, heard, now_ms, is_news=is_news)
             if followed is not None:

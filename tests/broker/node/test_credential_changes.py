@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import pytest
 
@@ -37,11 +38,11 @@ SAID = {
 class SaslCluster(VirtualCluster):
     """A controller and two brokers, 2 and 3, with SASL between the brokers."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         brokers = [broker(node_id, host) for node_id, host in HOSTS.items()]
         for each, host in zip(brokers, HOSTS.values(), strict=True):
             each["listeners"] += f",NODES://{host}:9094"
-        super().__init__(*(each | SAID for each in (CONTROLLER, *brokers)))
+        super().__init__(*(each | SAID | dict(settings or {}) for each in (CONTROLLER, *brokers)))
         self.events.advance(2_000)
 
     def set_text(self, node_id: int, text: str) -> None:
