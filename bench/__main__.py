@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from bench import (
+    acls,
     archive,
     cluster,
     codecs,
@@ -52,6 +53,7 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "archive": archive.measure,
     "cluster": cluster.measure,
     "quorum": quorum.measure,
+    "acls": acls.measure,
 }
 LONG = {
     "codecs",
@@ -66,6 +68,7 @@ LONG = {
     "archive",
     "cluster",
     "quorum",
+    "acls",
 }
 """Modules that run only when they are named."""
 

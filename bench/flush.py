@@ -60,8 +60,8 @@ def _topic(count: int) -> str:
     return f"flushed-{count}"
 
 
-def _request(topic: str, partition: int) -> bytes:
-    """Return a Produce request with one batch of one record."""
+def produce_request(topic: str, partition: int) -> bytes:
+    """Return a Produce request with one batch of one record. It may be sent repeatedly."""
     value = os.urandom(RECORD_BYTES)
     fields = b"\0\0\0\1" + _varint(len(value)) + value + b"\0"  # attributes, two deltas, no key; no headers
     record = _varint(len(fields)) + fields
@@ -90,7 +90,7 @@ def _acks_per_second(broker: Broker, count: int, seconds: float) -> float:
         for number in range(PRODUCERS):
             connection = socket.create_connection(("127.0.0.1", broker.port), timeout=30)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connections[connection.fileno()] = connection, _request(topic, number % count)
+            connections[connection.fileno()] = connection, produce_request(topic, number % count)
             poll.register(connection.fileno(), select.EPOLLIN)
         begun = time.perf_counter()
         for connection, request in connections.values():
