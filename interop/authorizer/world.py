@@ -1,0 +1,180 @@
+"""A broker with an authorizer, with resources, and with the connections of its users."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from interop.authorizer.rights import Right
+from interop.brokers import Broker, free_port
+from interop.cluster.logins import BROKERS_LISTENER, PLAIN, Login, Logins, log_in
+from interop.raw import VOLATILE, create_topic, fill, unset_leader, wait_for_coordinator
+from interop.raw_client import RawClient
+from interop.batches import walk
+from interop.wire import Fields, encode_request
+
+ADMIN: Final = Login("admin", "admin's secret")
+USERS: Final = {name: Login(name, f"{name}'s secret") for name in ("alice", "bob")}
+WAIT_S: Final = 30.0
+EVERY_ACL: Final[Fields] = {
+    "ResourceTypeFilter": 1,
+    "ResourceNameFilter": None,
+    "PatternTypeFilter": 1,
+    "PrincipalFilter": None,
+    "HostFilter": None,
+    "Operation": 1,
+    "PermissionType": 1,
+}
+AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+SETTINGS: Final = {
+    "authorizer.class.name": AUTHORIZER,
+    "super.users": "User:admin",
+    "delegation.token.secret.key": "a secret of the cluster",
+    "group.consumer.heartbeat.interval.ms": "15000",
+    "group.consumer.max.session.timeout.ms": "600000",
+    "group.consumer.session.timeout.ms": "600000",
+    "group.max.session.timeout.ms": "1800000",
+}
+TIMES: Final = ("Timestamp", "TimeMs", "StartTime", "DurationMs")
+
+
+class World:
+    """A broker whose nodes and admin are super users, and whose other users have the rights of ACLs."""
+
+    def __init__(self, kind: type[Broker], overrides: dict[str, str] | None = None) -> None:
+        port = free_port()
+        logins = Logins(ADMIN, ADMIN, ADMIN)
+        settings = logins.properties() | SETTINGS | (overrides or {})
+        known = {login.username: login.password for login in (ADMIN, *USERS.values())}
+        for listener in (BROKERS_LISTENER, "CONTROLLER"):
+            settings[f"listener.name.{listener.lower()}.plain.sasl.jaas.config"] = ADMIN.jaas(known)
+        settings["listener.security.protocol.map"] += ",PLAINTEXT:PLAINTEXT"
+        self.broker = kind(settings)
+        for key in ("listeners", "advertised.listeners"):
+            self.broker.properties[key] += f",{BROKERS_LISTENER}://127.0.0.1:{port}"
+        self._addresses = {
+            "broker": f"127.0.0.1:{port}",
+            "plaintext": self.broker.bootstrap,
+            "controller": self.broker.controller_bootstrap,
+        }
+        self._clients: dict[tuple[str, str], RawClient] = {}
+        self._acls: frozenset[Right] = frozenset()
+        self.ids: dict[str, bytes] = {}
+        """The topic ids by topic."""
+        self.values: dict[str, Any] = {}
+        """What the set-up has kept for requests, such as producer ids."""
+
+    def start(self) -> None:
+        self.broker.start()
+
+    def discard(self) -> None:
+        for client in self._clients.values():
+            client.socket.close()
+        self.broker.discard()
+
+    # Connections
+
+    def client(self, listener: str, name: str) -> RawClient:
+        """Return a connection of a user; of nobody for an empty name."""
+        if not name:
+            listener = "plaintext"
+        kept = self._clients.get((listener, name))
+        if kept is None:
+            kept = self.new_client(listener, name)
+            self._clients[listener, name] = kept
+        return kept
+
+    def new_client(self, listener: str, name: str) -> RawClient:
+        client = RawClient(self._addresses[listener])
+        client.socket.settimeout(10)
+        if name:
+            log_in(client, ADMIN if name == "admin" else USERS[name])
+        return client
+
+    @property
+    def admin(self) -> RawClient:
+        return self.client("broker", "admin")
+
+    def call(self, api: str, version: int, **fields: Any) -> Fields:
+        """Send a request as the super user."""
+        return self.admin.call(api, version, **fields)
+
+    def outcome(self, listener: str, name: str, api: str, version: int, fields: Fields) -> Any:
+        """Return the response to a user in a form that can be compared, ``closed`` or ``silence``."""
+        client = self.client(listener, name)
+        response = client.outcome(encode_request(api, version, fields), api, version)
+        if isinstance(response, str):
+            self.close(listener, name)
+        return self.comparable(response)
+
+    def close(self, listener: str, name: str) -> None:
+        self._clients.pop((listener if name else "plaintext", name)).socket.close()
+
+    # ACLs
+
+    def set_acls(self, rights: Iterable[Right]) -> None:
+        """Replace all ACLs, and wait until the authorizers of the broker and of the controller have them."""
+        wanted = frozenset(rights)
+        if self._acls != wanted:
+            self.call("DeleteAcls", 3, Filters=[EVERY_ACL])
+            response = self.call("CreateAcls", 3, Creations=[one.creation() for one in wanted])
+            assert not any(result["ErrorCode"] for result in response["Results"]), response
+        self._acls = wanted
+        for listener in ("broker", "controller"):
+            until(lambda: self._described(listener) == wanted, f"{self.broker.name}: {wanted}")  # noqa: B023
+
+    def _described(self, listener: str) -> frozenset[Right]:
+        response = self.client(listener, "admin").call("DescribeAcls", 3, **EVERY_ACL)
+        return frozenset(
+            Right(
+                acl["Operation"],
+                resource["ResourceType"],
+                resource["ResourceName"],
+                resource["PatternType"],
+                acl["Principal"],
+                acl["Host"],
+                acl["PermissionType"],
+            )
+            for resource in response["Resources"]
+            for acl in resource["Acls"]
+        )
+
+    # Resources
+
+    def create_topic(self, name: str, partitions: int = 1, batches: int = 0) -> None:
+        self.ids[name] = create_topic(self.admin, name, partitions)
+        fill(self.admin, name, batches)
+
+    def wait_for_group(self, group: str) -> None:
+        wait_for_coordinator(self.admin, group)
+
+    # Comparison
+
+    def comparable(self, value: Any, name: str = "") -> Any:
+        """Return a response without values that differ from broker to broker. Topic ids become names."""
+        if isinstance(value, dict):
+            return {
+                key: self.comparable(item, key) for key, item in value.items() if not unset_leader(key, item)
+            }
+        if isinstance(value, list):
+            return [self.comparable(item, name) for item in value]
+        if name == "Records":
+            return None if value is None else [batch["base_offset"] if isinstance(batch, dict) else str(batch) for batch in walk(value)]
+        if isinstance(value, bytes) and len(value) == 16 and any(value):
+            names = {topic_id: topic for topic, topic_id in self.ids.items()}
+            return f"<id of {names.get(value, 'something')}>"
+        is_set = value not in (None, "", 0, -1, b"", bytes(16))
+        if is_set and (name in VOLATILE or name in ("Hmac", "TokenId", "BrokerEpoch", "LogEndOffset") or name.endswith(TIMES)):
+            return f"<{name}>"
+        return value
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+__all__ = ["PLAIN", "World", "until"]
