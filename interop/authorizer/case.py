@@ -31,8 +31,8 @@ class Case:
     """More sets of rights."""
     before: Callable[[World], None] | None = None
     """Prepares the broker for each request."""
-    unordered: bool = False
-    """Whether Apache Kafka's response is in the order of a hash map."""
+    ordered: bool = False
+    """Whether items are in a defined order. Apache Kafka returns most items in the order of a hash map."""
     only: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The versions of some of the requests."""
 
@@ -49,7 +49,9 @@ class Case:
         for label, rights in self.sets().items():
             world.set_acls(rights)
             seen[label] = self._responses(world, "alice")
-        world.set_acls(tuple(one._replace(principal=ANONYMOUS) for one in self.needs if one.principal == ALICE))
+        world.set_acls(
+            tuple(one._replace(principal=ANONYMOUS) for one in self.needs if one.principal == ALICE)
+        )
         seen["not authenticated"] = self._responses(world, "")
         seen["super user"] = self._responses(world, "admin")
         return seen
@@ -66,7 +68,7 @@ class Case:
                     fields = request(world) if callable(request) else request
                     response = world.outcome(listener, name, self.api, version, fields)
                     at = f"{listener} {label} v{version}" if len(self.on) > 1 else f"{label} v{version}"
-                    seen[at] = in_order(response) if self.unordered else response
+                    seen[at] = response if self.ordered else in_order(response)
         return seen
 
 

@@ -66,9 +66,7 @@ def _begin_transaction(world: World, name: str) -> Fields:
     )
 
     def is_initialized() -> bool:
-        found.update(
-            world.call("InitProducerId", 4, TransactionalId=name, TransactionTimeoutMs=SESSION_MS)
-        )
+        found.update(world.call("InitProducerId", 4, TransactionalId=name, TransactionTimeoutMs=SESSION_MS))
         return not found["ErrorCode"]
 
     until(is_initialized, f"{name} is not initialized")

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import struct
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from interop.authorizer.rights import Right
+from interop.batches import walk
 from interop.brokers import Broker, free_port
-from interop.cluster.logins import BROKERS_LISTENER, PLAIN, Login, Logins, log_in
+from interop.cluster.logins import BROKERS_LISTENER, Login, Logins, log_in
 from interop.raw import VOLATILE, create_topic, fill, unset_leader, wait_for_coordinator
 from interop.raw_client import RawClient
-from interop.batches import walk
-from interop.wire import Fields, encode_request
+from interop.wire import Fields, api_keys, decode_response, encode_request
 
 ADMIN: Final = Login("admin", "admin's secret")
 USERS: Final = {name: Login(name, f"{name}'s secret") for name in ("alice", "bob")}
+HIDDEN: Final = frozenset(VOLATILE | {"BrokerEpoch", "Hmac", "TokenId"})
+"""Fields whose values differ from broker to broker."""
+HIDDEN_IN: Final = {"DescribeQuorum": frozenset({"HighWatermark", "LogEndOffset"})}
+UUID_BYTES: Final = 16
 WAIT_S: Final = 30.0
+SILENCE_S: Final = 10.0
+"""How long a response may take."""
 EVERY_ACL: Final[Fields] = {
     "ResourceTypeFilter": 1,
     "ResourceNameFilter": None,
@@ -36,6 +44,8 @@ SETTINGS: Final = {
     "group.consumer.session.timeout.ms": "600000",
     "group.max.session.timeout.ms": "1800000",
 }
+REQUEST_TEXT: Final = re.compile(r"Request Request\(.*\) (needs \w+ permission|is not authorized)", re.DOTALL)
+"""Apache Kafka's messages with the text of a Java object, which contains ports and hash codes."""
 TIMES: Final = ("Timestamp", "TimeMs", "StartTime", "DurationMs")
 
 
@@ -87,7 +97,7 @@ class World:
 
     def new_client(self, listener: str, name: str) -> RawClient:
         client = RawClient(self._addresses[listener])
-        client.socket.settimeout(10)
+        client.socket.settimeout(SILENCE_S)
         if name:
             log_in(client, ADMIN if name == "admin" else USERS[name])
         return client
@@ -106,7 +116,11 @@ class World:
         response = client.outcome(encode_request(api, version, fields), api, version)
         if isinstance(response, str):
             self.close(listener, name)
-        return self.comparable(response)
+        elif api == "Envelope" and response["ResponseData"]:
+            api_key, inner_version = struct.unpack_from(">hh", fields["RequestData"])
+            inner = next(name for name, key in api_keys().items() if key == api_key)
+            response["ResponseData"] = decode_response(inner, inner_version, response["ResponseData"])[1]
+        return self.comparable(response, volatile=HIDDEN | HIDDEN_IN.get(api, frozenset()))
 
     def close(self, listener: str, name: str) -> None:
         self._clients.pop((listener if name else "plaintext", name)).socket.close()
@@ -151,30 +165,31 @@ class World:
 
     # Comparison
 
-    def comparable(self, value: Any, name: str = "") -> Any:
+    def comparable(self, value: Any, name: str = "", volatile: frozenset[str] = HIDDEN) -> Any:
         """Return a response without values that differ from broker to broker. Topic ids become names."""
         if isinstance(value, dict):
             return {
-                key: self.comparable(item, key) for key, item in value.items() if not unset_leader(key, item)
+                key: self.comparable(item, key, volatile)
+                for key, item in value.items()
+                if not unset_leader(key, item)
             }
         if isinstance(value, list):
-            return [self.comparable(item, name) for item in value]
+            return [self.comparable(item, name, volatile) for item in value]
         if name == "Records":
-            return None if value is None else [batch["base_offset"] if isinstance(batch, dict) else str(batch) for batch in walk(value)]
-        if isinstance(value, bytes) and len(value) == 16 and any(value):
+            return value and [batch["base_offset"] for batch in walk(value)]
+        if isinstance(value, bytes) and len(value) == UUID_BYTES and any(value):
             names = {topic_id: topic for topic, topic_id in self.ids.items()}
             return f"<id of {names.get(value, 'something')}>"
-        is_set = value not in (None, "", 0, -1, b"", bytes(16))
-        if is_set and (name in VOLATILE or name in ("Hmac", "TokenId", "BrokerEpoch", "LogEndOffset") or name.endswith(TIMES)):
+        if isinstance(value, str):
+            return REQUEST_TEXT.sub(r"The request \1", value)
+        if value not in (None, 0, -1, b"") and (name in volatile or name.endswith(TIMES)):
             return f"<{name}>"
         return value
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until a condition holds. `what` is the error message if it does not."""
     deadline = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
-
-
-__all__ = ["PLAIN", "World", "until"]

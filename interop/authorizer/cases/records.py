@@ -21,7 +21,16 @@ def names_or_ids(world: World, name: str) -> Fields:
 
 def produce(world: World, *, is_transactional: bool = False, transaction: str | None = None) -> Fields:
     producer = world.values["payments"]
-    batch = Batch(attributes=TRANSACTIONAL, producer_id=producer["ProducerId"], producer_epoch=producer["ProducerEpoch"], base_sequence=0) if is_transactional else Batch()
+    batch = (
+        Batch(
+            attributes=TRANSACTIONAL,
+            producer_id=producer["ProducerId"],
+            producer_epoch=producer["ProducerEpoch"],
+            base_sequence=0,
+        )
+        if is_transactional
+        else Batch()
+    )
     data = [{"Index": 0, "Records": batch.encode()}]
     topics = [{**names_or_ids(world, name), "PartitionData": data} for name in TOPICS]
     return {"TransactionalId": transaction, "Acks": -1, "TimeoutMs": 5_000, "TopicData": topics}
@@ -30,7 +39,8 @@ def produce(world: World, *, is_transactional: bool = False, transaction: str | 
 def fetch(world: World, **fields: object) -> Fields:
     partition = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20}
     topics = [
-        {"Topic": name, "TopicId": world.ids.get(name, NO_TOPIC), "Partitions": [partition]} for name in TOPICS
+        {"Topic": name, "TopicId": world.ids.get(name, NO_TOPIC), "Partitions": [partition]}
+        for name in TOPICS
     ]
     return {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, "Topics": topics, **fields}
 
@@ -42,7 +52,9 @@ add(
             "plain": produce,
             "transactional": lambda world: produce(world, is_transactional=True, transaction="payments"),
             "no transactional id": lambda world: produce(world, is_transactional=True),
-            "id of hidden": lambda world: produce(world, is_transactional=True, transaction="hidden-payments"),
+            "id of hidden": lambda world: produce(
+                world, is_transactional=True, transaction="hidden-payments"
+            ),
             "id, no transaction": lambda world: produce(world, transaction="payments"),
         },
         (topic("WRITE"), transactional_id("WRITE")),
@@ -52,11 +64,21 @@ add(
         "Fetch",
         {
             "consumer": fetch,
-            "replica": lambda world: fetch(world, ReplicaId=7, ReplicaState={"ReplicaId": 7, "ReplicaEpoch": 1}),
-            "own replica": lambda world: fetch(world, ReplicaId=1, ReplicaState={"ReplicaId": 1, "ReplicaEpoch": -1}),
+            "replica": lambda world: fetch(
+                world, ReplicaId=7, ReplicaState={"ReplicaId": 7, "ReplicaEpoch": 1}
+            ),
+            "own replica": lambda world: fetch(
+                world, ReplicaId=1, ReplicaState={"ReplicaId": 1, "ReplicaEpoch": -1}
+            ),
             "metadata": lambda world: {
                 **fetch(world),
-                "Topics": [{"Topic": "__cluster_metadata", "TopicId": bytes(15) + b"\1", "Partitions": [{"Partition": 0}]}],
+                "Topics": [
+                    {
+                        "Topic": "__cluster_metadata",
+                        "TopicId": bytes(15) + b"\1",
+                        "Partitions": [{"Partition": 0}],
+                    }
+                ],
             },
         },
         (topic("READ"), cluster("CLUSTER_ACTION")),
@@ -67,7 +89,9 @@ add(
         {
             "latest": {
                 "ReplicaId": -1,
-                "Topics": [{"Name": name, "Partitions": [{"PartitionIndex": 0, "Timestamp": -2}]} for name in TOPICS],
+                "Topics": [
+                    {"Name": name, "Partitions": [{"PartitionIndex": 0, "Timestamp": -2}]} for name in TOPICS
+                ],
             },
         },
         (topic("DESCRIBE"),),
@@ -77,12 +101,13 @@ add(
         "DeleteRecords",
         {
             "start": {
-                "Topics": [{"Name": name, "Partitions": [{"PartitionIndex": 0, "Offset": 0}]} for name in TOPICS],
+                "Topics": [
+                    {"Name": name, "Partitions": [{"PartitionIndex": 0, "Offset": 0}]} for name in TOPICS
+                ],
                 "TimeoutMs": 1_000,
             }
         },
         (topic("DELETE"),),
-        unordered=True,
     ),
     Case(
         "OffsetForLeaderEpoch",
@@ -92,6 +117,5 @@ add(
             }
         },
         (topic("DESCRIBE"), cluster("CLUSTER_ACTION")),
-        unordered=True,
     ),
 )

@@ -65,7 +65,6 @@ add(
         (topic("DESCRIBE"), cluster("DESCRIBE")),
         versions=(1, 7, 8, 10, 11, 13),
         only={"ids": (12, 13)},
-        unordered=True,
         more={
             "READ": (topic("READ"),),
             "some operations": (
@@ -85,16 +84,23 @@ add(
     ),
     Case(
         "Metadata",
-        {"new": metadata(("new",), AllowAutoTopicCreation=True), "invalid": metadata(("a/b",), AllowAutoTopicCreation=True)},
+        {
+            "new": metadata(("new",), AllowAutoTopicCreation=True),
+            "invalid": metadata(("a/b",), AllowAutoTopicCreation=True),
+        },
         (topic("DESCRIBE", "new"), topic("CREATE", "new"), cluster("CREATE")),
         versions=(4, 13),
         before=lambda world: delete_topic(world, "new"),
-        unordered=True,
     ),
     Case(
         "DescribeTopicPartitions",
-        {"names": DESCRIBED, "all": {"Topics": []}, "cursor": {"Topics": [], "Cursor": {"TopicName": "hidden", "PartitionIndex": 0}}},
+        {
+            "names": DESCRIBED,
+            "all": {"Topics": []},
+            "cursor": {"Topics": [], "Cursor": {"TopicName": "hidden", "PartitionIndex": 0}},
+        },
         (topic("DESCRIBE"),),
+        ordered=True,
     ),
     Case(
         "CreateTopics",
@@ -104,14 +110,16 @@ add(
                 "timeoutMs": 5_000,
                 "validateOnly": True,
             },
-            "create": {"Topics": [created("new", Configs=[{"Name": "retention.ms", "Value": "7"}])], "timeoutMs": 5_000},
+            "create": {
+                "Topics": [created("new", Configs=[{"Name": "retention.ms", "Value": "7"}])],
+                "timeoutMs": 5_000,
+            },
             "twice": {"Topics": [created("new"), created("new")], "timeoutMs": 5_000},
         },
         (topic("CREATE", "new"), cluster("CREATE"), topic("DESCRIBE_CONFIGS", "new")),
         versions=(2, 5, 7),
         on=("broker", "controller"),
         before=lambda world: delete_topic(world, "new"),
-        unordered=True,
     ),
     Case(
         "DeleteTopics",
@@ -122,19 +130,20 @@ add(
                 "TimeoutMs": 5_000,
             },
             "ids": lambda world: {
-                "Topics": [
-                    {"Name": None, "TopicId": world.ids.get(name, NO_TOPIC)} for name in DELETED
-                ],
+                "Topics": [{"Name": None, "TopicId": world.ids.get(name, NO_TOPIC)} for name in DELETED],
                 "TimeoutMs": 5_000,
             },
-            "twice": {"TopicNames": ["doomed", "doomed"], "Topics": [{"Name": "doomed"}] * 2, "TimeoutMs": 5_000},
+            "twice": {
+                "TopicNames": ["doomed", "doomed"],
+                "Topics": [{"Name": "doomed"}] * 2,
+                "TimeoutMs": 5_000,
+            },
         },
         (topic("DELETE", "doomed"), topic("DESCRIBE", "doomed")),
         versions=(1, 5, 6),
         only={"ids": (6,)},
         on=("broker", "controller"),
         before=make_doomed,
-        unordered=True,
         more={"DESCRIBE hidden": (topic("DESCRIBE", "hidden"),)},
     ),
     Case(
@@ -153,6 +162,5 @@ add(
         },
         (topic("ALTER"),),
         on=("broker", "controller"),
-        unordered=True,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.authorized_operations import CLUSTER_OPERATIONS
+from kwire.broker.api.request.authorized_operations import authorized_cluster_operations
 from kwire.broker.api.request.context import RequestContext
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.api.topics.metadata import NO_CONTROLLER, controller_id
@@ -65,7 +65,7 @@ def describe_cluster(
         brokers=nodes,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = authorized_cluster_operations(node.gate, context)
     return response
 
 

@@ -29,7 +29,7 @@ from kwire.broker.controller.commands import (
 from kwire.broker.controller.config_rules import BrokerConfigRules
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER
 from kwire.broker.security.authorizer import Operation
-from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kwire.wire.errors import DEFAULT_MESSAGES, ErrorCode
 from kwire.wire.messages import alter_configs as legacy
 from kwire.wire.messages import incremental_alter_configs as incremental
 from kwire.wire.registry import API_VERSIONS
@@ -61,7 +61,7 @@ def alter_configs(
     results = ItemResults(context.header.api_key, context.api_version)
     for at, (change, fault) in enumerate(zip(changes, found, strict=True)):
         if fault is None and change.resource_type in OWN_TYPES:
-            fault = _authorization_fault(node, context)  # the controller authorizes all other changes
+            fault = _authorization_fault(node, context, change)  # the controller authorizes all other changes
         if fault is None and change.resource_type == RESOURCE_BROKER_LOGGER:
             fault = _alter_loggers(node, change, request) or NO_FAULT
         if fault is not None:
@@ -74,12 +74,13 @@ def alter_configs(
     return forward(PartialRequest(context, rest, results), rest)
 
 
-def _authorization_fault(node: BrokerRole, context: RequestContext) -> Fault | None:
-    try:
-        node.gate.require(context, Operation.ALTER_CONFIGS)
-    except ApiError as error:
-        return Fault(error.code, DEFAULT_MESSAGES[error.code])
-    return None
+def _authorization_fault(node: BrokerRole, context: RequestContext, change: ResourceChange) -> Fault | None:
+    if node.gate.allows(context, Operation.ALTER_CONFIGS):
+        return None
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    # As in Apache Kafka, the error of a logger has no message.
+    message = None if change.resource_type == RESOURCE_BROKER_LOGGER else DEFAULT_MESSAGES[code]
+    return Fault(code, message)
 
 
 def alter_configs_on_controller(

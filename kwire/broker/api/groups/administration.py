@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.groups.membership import consumer_groups_enabled
-from kwire.broker.api.request.authorized_operations import GROUP_OPERATIONS
+from kwire.broker.api.request.authorized_operations import authorized_operations
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.coordinator.groups.registry import CLASSIC, CONSUMER
@@ -55,7 +55,9 @@ def describe_groups(
     if request.include_authorized_operations:
         for group in groups:
             if not group.error_code:
-                group.authorized_operations = GROUP_OPERATIONS
+                group.authorized_operations = authorized_operations(
+                    node.gate, context, ResourceType.GROUP, group.group_id
+                )
     return DescribeGroupsResponse(groups=groups)
 
 
@@ -96,10 +98,15 @@ def consumer_group_describe(
         if not all(
             node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name) for name in topics
         ):
-            group.error_code, group.error_message = ErrorCode.TOPIC_AUTHORIZATION_FAILED, HIDDEN_TOPICS
-            group.members = []
+            group = DescribedConsumerGroup(
+                group_id=group.group_id,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message=HIDDEN_TOPICS,
+            )
         if request.include_authorized_operations and not group.error_code:
-            group.authorized_operations = GROUP_OPERATIONS
+            group.authorized_operations = authorized_operations(
+                node.gate, context, ResourceType.GROUP, group.group_id
+            )
         found[at] = group
         if len(found) == len(group_ids):
             context.complete(

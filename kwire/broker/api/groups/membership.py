@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.coordinator.groups.classic_protocol import JoinRequest, SyncRequest
 from kwire.coordinator.groups.consumer.requests import ClientIdentity
 from kwire.wire.errors import ApiError, ErrorCode
@@ -83,6 +84,7 @@ def sync_group(node: BrokerRole, context: RequestContext, request: SyncGroupRequ
         request.protocol_type is None or request.protocol_name is None
     ):
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    node.gate.require(context, Operation.READ, ResourceType.GROUP, request.group_id)
     node.groups.sync(
         SyncRequest(
             group_id=request.group_id,

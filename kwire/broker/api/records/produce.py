@@ -79,7 +79,7 @@ def handle(node: BrokerRole, context: RequestContext, request: ProduceRequest) -
             if len(headers) > LARGE_PRODUCE:
                 return InSlices(produce.in_slices())
             _check_named_once(request, len(headers))
-        if in_transaction:
+        if in_transaction or produce.is_denied_in_transaction():
             produce.require_transactional_id()
     except ApiError as error:
         return InSlices(produce.fail_request(error))
@@ -176,7 +176,7 @@ class _Produce:
                         yield None
             if len(named) < len(headers):
                 raise ApiError(ErrorCode.INVALID_REQUEST, NAMED_TWICE)
-            if in_transaction:
+            if in_transaction or self.is_denied_in_transaction():
                 self.require_transactional_id()
         except ApiError as error:
             return (yield from self.fail_request(error))
@@ -204,6 +204,20 @@ class _Produce:
                 if some and some[0] is not topic.partition_data[0]:
                     rest = responses.pop()
                     responses[-1].partition_responses += rest.partition_responses
+
+    def is_denied_in_transaction(self) -> bool:
+        """Return whether the request had a transactional batch for a topic to which the client may not write.
+
+        The error of the transactional id comes before the errors of topics.
+        """
+        if self._context.results is None:
+            return False
+        request = self._context.request
+        assert isinstance(request, ProduceRequest)
+        headers = (
+            leading_header(data.records) for topic in request.topic_data for data in topic.partition_data
+        )
+        return any(header is not None and header.is_transactional for header in headers)
 
     def require_transactional_id(self) -> None:
         """Check that a request with a transactional batch may use its transactional id. Raises ApiError."""

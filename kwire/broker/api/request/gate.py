@@ -6,6 +6,7 @@ response (`ItemResults`). Handlers ask the gate about everything that `needs` le
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +15,16 @@ from kwire.broker.api.request.needs import ByHandler, ItemNeed
 from kwire.broker.api.request.requester import Requester
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS
 from kwire.broker.controller.commands import Fault
-from kwire.broker.metadata.image import RESOURCE_GROUP, RESOURCE_TOPIC, MetadataImage
+from kwire.broker.metadata.image import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+    MetadataImage,
+)
 from kwire.broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kwire.wire.primitives import ZERO_UUID
@@ -34,8 +43,23 @@ DENIED: Final = {
 }
 """The error for each resource type."""
 
-CONFIG_TYPES: Final = {RESOURCE_TOPIC: ResourceType.TOPIC, RESOURCE_GROUP: ResourceType.GROUP}
-"""The resource types of configurations; all others belong to the cluster."""
+CONFIG_TYPES: Final = {
+    RESOURCE_TOPIC: ResourceType.TOPIC,
+    RESOURCE_GROUP: ResourceType.GROUP,
+    RESOURCE_BROKER: ResourceType.CLUSTER,
+    RESOURCE_BROKER_LOGGER: ResourceType.CLUSTER,
+    RESOURCE_CLIENT_METRICS: ResourceType.CLUSTER,
+}
+"""The resources of ACLs by the resource types of configurations."""
+
+_REPEATED_FIRST: Final = {
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.CREATE_PARTITIONS,
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+}
+"""The APIs in which an item that occurs several times is an error, whether it is allowed or denied."""
 
 _WITH_DEFAULT_MESSAGE: Final = WITH_DEFAULT_MESSAGE | {
     ApiKey.ALTER_CONFIGS,
@@ -94,7 +118,9 @@ class Gate:
     ) -> None:
         """Raise ApiError unless the client may perform an operation on a resource."""
         if not self.allows(context, operation, resource_type, name):
-            raise ApiError(DENIED[resource_type])
+            is_cluster = resource_type is ResourceType.CLUSTER
+            message = f"The request needs {operation.name} permission." if is_cluster else None
+            raise ApiError(DENIED[resource_type], message)
 
     def admit(self, context: Requester, request: Any) -> tuple[Any, ItemResults | None]:
         """Return the allowed part of a request, and the errors of its denied items, if there are any.
@@ -119,23 +145,47 @@ class Gate:
         api_key = context.header.api_key
         results = ItemResults(api_key, context.api_version)
         name_field = results.items.key_fields[-1 if need.resource_type is None else 0].rpartition("=")[2]
-        for position, item in enumerate(getattr(request, results.items.request_field)):
-            resource_type = need.resource_type
+        items = getattr(request, results.items.request_field)
+        times = Counter(map(_identity, items)) if api_key in _REPEATED_FIRST else None
+        for position, item in enumerate(items):
+            if times is not None and times[_identity(item)] > 1:
+                continue  # the handler returns an error for an item that occurs several times
+            resource_type, operation = need.resource_type, need.operation
             name = getattr(item, name_field) if isinstance(item, Message) else item
             if resource_type is None:
-                resource_type = CONFIG_TYPES.get(item.resource_type, ResourceType.CLUSTER)
+                if item.resource_type not in CONFIG_TYPES:
+                    continue  # the handler returns an error for an unknown type
+                resource_type = CONFIG_TYPES[item.resource_type]
                 name = CLUSTER_NAME if resource_type is ResourceType.CLUSTER else name
+                if item.resource_type == RESOURCE_BROKER_LOGGER and operation is Operation.ALTER_CONFIGS:
+                    operation = Operation.CLUSTER_ACTION  # on a controller; brokers alter their own loggers
             elif getattr(item, "topic_id", ZERO_UUID) != ZERO_UUID:
+                if api_key == ApiKey.DELETE_TOPICS and name is not None:
+                    continue  # the handler returns an error for a name and an id
                 name = self._image().name_of(item.topic_id)
-            if name is None or self.allows(context, need.operation, resource_type, name):
+            if name == METADATA_TOPIC and api_key == ApiKey.CREATE_TOPICS:
+                continue  # nobody may create it, and the handler returns the error
+            if name is None or self.allows(context, operation, resource_type, name):
                 continue  # the handler returns an error if there is no topic with the id
             if api_key == ApiKey.DELETE_TOPICS and self.allows(
                 context, Operation.DESCRIBE, resource_type, name
             ):
-                item.name = name
+                if name not in self._image().topics:
+                    continue
+                if isinstance(item, Message):
+                    item.name = name
             code = DENIED[resource_type]
             message = DEFAULT_MESSAGES[code] if api_key in _WITH_DEFAULT_MESSAGE else None
             if api_key == ApiKey.CREATE_TOPICS:
                 message = "Authorization failed."
             results.add(position, item, Fault(code, message))
         return results
+
+
+def _identity(item: Any) -> object:
+    """Return what identifies an item of a request: a topic by name or id, or a configuration resource."""
+    if isinstance(item, str):
+        return item
+    if hasattr(item, "resource_type"):
+        return item.resource_type, item.resource_name
+    return item.name, getattr(item, "topic_id", ZERO_UUID)

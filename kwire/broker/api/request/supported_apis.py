@@ -73,6 +73,7 @@ WRITE_TRANSACTION: Final = Need(WRITE, TRANSACTIONAL_ID, "transactional_id")
 FROM_NODES: Final = (Need(CLUSTER_ACTION),)
 EACH_NODE, CONTROLLER = HandledBy.EACH_NODE, HandledBy.CONTROLLER
 CONTROLLER_ONLY: Final = HandledBy.CONTROLLER_ONLY
+CODES_FIRST: Final = ByHandler("unknown codes close the connection before")
 BEFORE_AUTHENTICATION: Final = ByHandler("clients call it before they have authenticated")
 
 SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
@@ -89,7 +90,7 @@ SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
     ApiKey.JOIN_GROUP: SupportedApi(0, 9, (READ_GROUP,)),
     ApiKey.HEARTBEAT: SupportedApi(0, 4, (READ_GROUP,)),
     ApiKey.LEAVE_GROUP: SupportedApi(0, 5, (READ_GROUP,)),
-    ApiKey.SYNC_GROUP: SupportedApi(0, 5, (READ_GROUP,)),
+    ApiKey.SYNC_GROUP: SupportedApi(0, 5, (ByHandler("the protocol is checked first"),)),
     ApiKey.DESCRIBE_GROUPS: SupportedApi(0, 6, (ItemNeed(DESCRIBE, GROUP),)),
     ApiKey.LIST_GROUPS: SupportedApi(0, 5, (ByHandler("omits denied groups"),)),
     ApiKey.SASL_HANDSHAKE: SupportedApi(0, 1, (BEFORE_AUTHENTICATION,), EACH_NODE),
@@ -106,9 +107,9 @@ SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
     ApiKey.END_TXN: SupportedApi(0, 5, (WRITE_TRANSACTION,)),
     ApiKey.WRITE_TXN_MARKERS: SupportedApi(1, 2, (Need(ALTER, or_on_cluster=CLUSTER_ACTION),)),
     ApiKey.TXN_OFFSET_COMMIT: SupportedApi(0, 5, (WRITE_TRANSACTION, READ_GROUP, ItemNeed(READ, TOPIC))),
-    ApiKey.DESCRIBE_ACLS: SupportedApi(1, 3, (Need(DESCRIBE),), EACH_NODE),
-    ApiKey.CREATE_ACLS: SupportedApi(1, 3, (Need(ALTER),), CONTROLLER),
-    ApiKey.DELETE_ACLS: SupportedApi(1, 3, (Need(ALTER),), CONTROLLER),
+    ApiKey.DESCRIBE_ACLS: SupportedApi(1, 3, (CODES_FIRST,), EACH_NODE),
+    ApiKey.CREATE_ACLS: SupportedApi(1, 3, (CODES_FIRST,), CONTROLLER),
+    ApiKey.DELETE_ACLS: SupportedApi(1, 3, (CODES_FIRST,), CONTROLLER),
     ApiKey.DESCRIBE_CONFIGS: SupportedApi(1, 4, (ItemNeed(DESCRIBE_CONFIGS, None),), EACH_NODE),
     ApiKey.ALTER_CONFIGS: SupportedApi(0, 2, (ItemNeed(ALTER_CONFIGS, None),), CONTROLLER),
     ApiKey.ALTER_REPLICA_LOG_DIRS: SupportedApi(1, 2, (Need(ALTER),)),

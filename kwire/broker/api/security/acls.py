@@ -16,6 +16,7 @@ from kwire.broker.api.request.context import Delayed
 from kwire.broker.api.request.error_responses import NO_FAULT
 from kwire.broker.controller.commands import CreateAcls, DeleteAcls, Fault
 from kwire.broker.security.acl import Acl, AclFilter, acl_of
+from kwire.broker.security.authorizer import Operation
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.messages.create_acls import (
     AclCreation,
@@ -50,13 +51,14 @@ AclChanges = CreateAclsRequest | DeleteAclsRequest
 
 
 def describe_acls(
-    node: NodeRole, _context: ControllerRequestContext, request: DescribeAclsRequest
+    node: NodeRole, context: ControllerRequestContext, request: DescribeAclsRequest
 ) -> DescribeAclsResponse:
     """Return the ACLs that match the filter, by resource pattern.
 
     Raises ApiError SECURITY_DISABLED, or WireError for a filter with an unknown code.
     """
     _check_filter(request)
+    node.gate.require(context, Operation.DESCRIBE)
     if node.gate.authorizer is None:
         raise ApiError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER_ON_BROKER)
     acl_filter = _filter(request)
@@ -97,7 +99,7 @@ def create_acls(
 
     Raises ApiError SECURITY_DISABLED, or WireError for an unknown code.
     """
-    _check_changes(node, request)
+    _check_changes(node, context, request)
     acls = [
         Acl(
             one.resource_type,
@@ -129,7 +131,7 @@ def delete_acls(
 
     Raises ApiError SECURITY_DISABLED, or WireError for an unknown code.
     """
-    _check_changes(node, request)
+    _check_changes(node, context, request)
 
     def respond(results: list[list[Acl] | Fault]) -> DeleteAclsResponse:
         return DeleteAclsResponse(filter_results=[_filter_result(result) for result in results])
@@ -168,8 +170,9 @@ def _filter(one: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
     )
 
 
-def _check_changes(node: ControllerRole, request: AclChanges) -> None:
+def _check_changes(node: ControllerRole, context: ControllerRequestContext, request: AclChanges) -> None:
     _check(request)
+    node.gate.require(context, Operation.ALTER)
     if node.gate.authorizer is None:
         raise ApiError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
 

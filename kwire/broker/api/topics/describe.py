@@ -6,9 +6,10 @@ cursor is the start of the next page.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.authorized_operations import TOPIC_OPERATIONS
+from kwire.broker.api.request.authorized_operations import authorized_operations
 from kwire.broker.api.request.context import RequestContext
 from kwire.broker.api.topics.metadata import offline_replicas
 from kwire.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
@@ -48,6 +49,7 @@ def describe_topic_partitions(
     ):
         raise ApiError(ErrorCode.INVALID_REQUEST)
     left = max(1, min(node.config.max_request_partition_size_limit, request.response_partition_limit))
+    operations = partial(authorized_operations, node.gate, context, ResourceType.TOPIC)
     response = DescribeTopicPartitionsResponse()
     for name in names:
         if left == 0:
@@ -55,11 +57,11 @@ def describe_topic_partitions(
             break
         topic = image.topics.get(name)
         if topic is None:
-            response.topics.append(_missing(name))
+            response.topics.append(_missing(name, operations(name)))
             continue
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         end = min(len(topic.partitions), start + left)
-        response.topics.append(_describe(image, topic, start, end, context.listener))
+        response.topics.append(_describe(image, topic, start, end, context.listener, operations(name)))
         if end < len(topic.partitions):
             response.next_cursor = ResponseCursor(topic_name=name, partition_index=end)
             break
@@ -72,18 +74,18 @@ def describe_topic_partitions(
     return response
 
 
-def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _missing(name: str, operations: int) -> DescribeTopicPartitionsResponseTopic:
     known_name = topic_name_fault(name) is None
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known_name else ErrorCode.INVALID_TOPIC_EXCEPTION,
         name=name,
         is_internal=is_internal(name),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )
 
 
 def _describe(
-    image: MetadataImage, topic: TopicImage, start: int, end: int, listener: str
+    image: MetadataImage, topic: TopicImage, start: int, end: int, listener: str, operations: int
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -92,7 +94,7 @@ def _describe(
         partitions=[
             _partition(image, index, topic.partitions[index], listener) for index in range(start, end)
         ],
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )
 
 

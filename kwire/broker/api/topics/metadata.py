@@ -12,7 +12,10 @@ from collections.abc import Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from kwire.broker.api.request.authorized_operations import (
+    authorized_cluster_operations,
+    authorized_operations,
+)
 from kwire.broker.api.request.context import Delayed, RequestContext
 from kwire.broker.api.request.slices import SLICE_PARTITIONS, handle_in_slices
 from kwire.broker.controller.auto_topic_creation import creatable_topic
@@ -98,11 +101,14 @@ def _steps(
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = authorized_cluster_operations(node.gate, context)
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.error_code not in WITHOUT_OPERATIONS:
-                topic.topic_authorized_operations = TOPIC_OPERATIONS
+                assert topic.name is not None
+                topic.topic_authorized_operations = authorized_operations(
+                    node.gate, context, ResourceType.TOPIC, topic.name
+                )
     return response
 
 
