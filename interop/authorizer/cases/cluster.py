@@ -140,8 +140,8 @@ add(
     Case(
         "AddRaftVoter",
         {
-            "other cluster": {
-                "ClusterId": "other",
+            "stranger": {
+                "ClusterId": None,
                 "TimeoutMs": 1_000,
                 "VoterId": 9,
                 "VoterDirectoryId": bytes(15) + b"\x09",
@@ -153,7 +153,7 @@ add(
     ),
     Case(
         "RemoveRaftVoter",
-        {"other cluster": {"ClusterId": "other", "VoterId": 9, "VoterDirectoryId": bytes(15) + b"\x09"}},
+        {"stranger": {"ClusterId": None, "VoterId": 9, "VoterDirectoryId": bytes(15) + b"\x09"}},
         (cluster("ALTER"),),
         on=BOTH,
     ),

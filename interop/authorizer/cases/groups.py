@@ -23,7 +23,8 @@ def committed(world: World, group_id: str) -> Fields:
 
 def fetched(world: World, *, all_topics: bool) -> Fields:
     topics = [{"Name": name, "PartitionIndexes": [0]} for name in TOPICS]
-    with_ids = [{**topic, "TopicId": world.ids.get(topic["Name"], NO_TOPIC)} for topic in topics]
+    ids = [world.ids.get(name, NO_TOPIC) for name in TOPICS]
+    with_ids = [{**topic, "TopicId": one} for topic, one in zip(topics, ids, strict=True)]
     groups = [
         {"GroupId": name, "Topics": None if all_topics else with_ids}
         for name in ("team", "hidden-team", "missing-team")
@@ -98,7 +99,7 @@ add(
         },
         (group("DESCRIBE"),),
         versions=(0, 1, 3, 4, 6),
-        only=dict.fromkeys(("transaction", "share", "unknown type"), (1, 3, 4, 5, 6)),
+        only={"transaction": (1, 3, 4, 6), "unknown type": (1, 3, 4, 6), "share": (1, 3, 4, 5)},
     ),
     Case(
         "JoinGroup",

@@ -135,7 +135,7 @@ add(
     ),
     Case(
         "Envelope",
-        {name: lambda world, name=name: envelope(name) for name in ("alice", "bob", "admin")},
+        {name: envelope(name) for name in ("alice", "bob", "admin")},
         (*FROM_NODES, topic("CREATE", "new"), cluster("CREATE")),
         on=CONTROLLER,
     ),

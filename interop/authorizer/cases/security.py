@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from interop.authorizer.case import Case, add
 from interop.authorizer.rights import cluster, token, user
-from interop.authorizer.world import World
+from interop.authorizer.world import World, until
 from interop.scenarios.raw_acls import acl_filter, creation
 from interop.wire import Fields
 
@@ -59,6 +59,13 @@ def make_token(world: World, owner: str) -> Fields:
         )
         assert not kept["ErrorCode"], kept
         world.values[f"token of {owner}"] = kept
+        until(
+            lambda: any(
+                one["TokenId"] == kept["TokenId"]
+                for one in world.call("DescribeDelegationToken", 3, Owners=None)["Tokens"]
+            ),
+            f"the token of {owner} is not described",
+        )
     return kept
 
 
@@ -116,21 +123,6 @@ add(
         on=BOTH,
     ),
     Case(
-        "CreateDelegationToken",
-        {
-            "own": created(""),
-            "for bob": created("bob"),
-            "for alice": created("alice"),
-            "renewer of another type": created(
-                "bob", Renewers=[{"PrincipalType": "Group", "PrincipalName": "a"}]
-            ),
-        },
-        (user("CREATE_TOKENS", "User:bob"),),
-        versions=(1, 3),
-        only={"for bob": (3,), "for alice": (3,)},
-        on=BOTH,
-    ),
-    Case(
         "RenewDelegationToken",
         {
             "own": lambda world: {"Hmac": make_token(world, "alice")["Hmac"], "RenewPeriodMs": 3_600_000},
@@ -167,5 +159,21 @@ add(
         on=BOTH,
         before=lambda world: (make_token(world, "alice"), make_token(world, "bob"), None)[2],
         more={"another token": (token("DESCRIBE", "another"),), "every token": (token("DESCRIBE", "*"),)},
+    ),
+    # After the others, whose tokens it would add to.
+    Case(
+        "CreateDelegationToken",
+        {
+            "own": created(""),
+            "for bob": created("bob"),
+            "for alice": created("alice"),
+            "renewer of another type": created(
+                "bob", Renewers=[{"PrincipalType": "Group", "PrincipalName": "a"}]
+            ),
+        },
+        (user("CREATE_TOKENS", "User:bob"),),
+        versions=(1, 3),
+        only={"for bob": (3,), "for alice": (3,)},
+        on=BOTH,
     ),
 )

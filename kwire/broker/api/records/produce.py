@@ -214,10 +214,13 @@ class _Produce:
             return False
         request = self._context.request
         assert isinstance(request, ProduceRequest)
-        headers = (
-            leading_header(data.records) for topic in request.topic_data for data in topic.partition_data
-        )
-        return any(header is not None and header.is_transactional for header in headers)
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                assert data.records is None or isinstance(data.records, memoryview)
+                header = leading_header(data.records)
+                if header is not None and header.is_transactional:
+                    return True
+        return False
 
     def require_transactional_id(self) -> None:
         """Check that a request with a transactional batch may use its transactional id. Raises ApiError."""

@@ -23,6 +23,7 @@ from kwire.broker.metadata.image import (
     RESOURCE_TOPIC,
     MetadataImage,
 )
+from kwire.broker.metadata.topic_names import topic_name_fault
 from kwire.broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, ResourceType
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.wire.api_keys import ApiKey
@@ -68,6 +69,13 @@ _WITH_DEFAULT_MESSAGE: Final = WITH_DEFAULT_MESSAGE | {
     ApiKey.DESCRIBE_PRODUCERS,
 }
 """The APIs that send Kafka's default message with the error of an item."""
+
+
+_WITHOUT_NEED: Final = WITH_DEFAULT_MESSAGE | {
+    ApiKey.DESCRIBE_CLIENT_QUOTAS,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+}
+"""The APIs whose error does not say which operation on the cluster is denied, as in Apache Kafka."""
 
 
 class Gate:
@@ -118,8 +126,8 @@ class Gate:
     ) -> None:
         """Raise ApiError unless the client may perform an operation on a resource."""
         if not self.allows(context, operation, resource_type, name):
-            is_cluster = resource_type is ResourceType.CLUSTER
-            message = f"The request needs {operation.name} permission." if is_cluster else None
+            says_what = resource_type is ResourceType.CLUSTER and context.header.api_key not in _WITHOUT_NEED
+            message = f"The request needs {operation.name} permission." if says_what else None
             raise ApiError(DENIED[resource_type], message)
 
     def admit(self, context: Requester, request: Any) -> tuple[Any, ItemResults | None]:
@@ -148,38 +156,59 @@ class Gate:
         items = getattr(request, results.items.request_field)
         times = Counter(map(_identity, items)) if api_key in _REPEATED_FIRST else None
         for position, item in enumerate(items):
-            if times is not None and times[_identity(item)] > 1:
-                continue  # the handler returns an error for an item that occurs several times
-            resource_type, operation = need.resource_type, need.operation
             name = getattr(item, name_field) if isinstance(item, Message) else item
-            if resource_type is None:
-                if item.resource_type not in CONFIG_TYPES:
-                    continue  # the handler returns an error for an unknown type
-                resource_type = CONFIG_TYPES[item.resource_type]
-                name = CLUSTER_NAME if resource_type is ResourceType.CLUSTER else name
-                if item.resource_type == RESOURCE_BROKER_LOGGER and operation is Operation.ALTER_CONFIGS:
-                    operation = Operation.CLUSTER_ACTION  # on a controller; brokers alter their own loggers
-            elif getattr(item, "topic_id", ZERO_UUID) != ZERO_UUID:
-                if api_key == ApiKey.DELETE_TOPICS and name is not None:
-                    continue  # the handler returns an error for a name and an id
+            if (times is not None and times[_identity(item)] > 1) or _is_invalid(api_key, item, name):
+                continue
+            by_id = getattr(item, "topic_id", ZERO_UUID) != ZERO_UUID
+            if by_id:
                 name = self._image().name_of(item.topic_id)
-            if name == METADATA_TOPIC and api_key == ApiKey.CREATE_TOPICS:
-                continue  # nobody may create it, and the handler returns the error
-            if name is None or self.allows(context, operation, resource_type, name):
-                continue  # the handler returns an error if there is no topic with the id
-            if api_key == ApiKey.DELETE_TOPICS and self.allows(
-                context, Operation.DESCRIBE, resource_type, name
-            ):
-                if name not in self._image().topics:
+                if name is None:
+                    # The handler could already know a topic that is being created.
+                    results.add(position, item, _fault(api_key, ErrorCode.UNKNOWN_TOPIC_ID))
                     continue
-                if isinstance(item, Message):
-                    item.name = name
-            code = DENIED[resource_type]
-            message = DEFAULT_MESSAGES[code] if api_key in _WITH_DEFAULT_MESSAGE else None
-            if api_key == ApiKey.CREATE_TOPICS:
-                message = "Authorization failed."
-            results.add(position, item, Fault(code, message))
+            operation, resource_type, name = _need_of_item(need, item, name)
+            is_allowed = self.allows(context, operation, resource_type, name)
+            if api_key == ApiKey.DELETE_TOPICS:
+                may_know = self.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+                if by_id:
+                    item.name = name if may_know and not is_allowed else None
+                elif may_know:
+                    is_allowed |= name not in self._image().topics  # the handler returns an error
+                else:
+                    is_allowed = False
+            if not is_allowed:
+                results.add(position, item, _fault(api_key, DENIED[resource_type]))
         return results
+
+
+def _need_of_item(need: ItemNeed, item: Any, name: str) -> tuple[Operation, ResourceType, str]:
+    """Return the operation that an item needs, and the resource."""
+    if need.resource_type is not None:
+        return need.operation, need.resource_type, name
+    resource_type = CONFIG_TYPES[item.resource_type]
+    if resource_type is not ResourceType.CLUSTER:
+        return need.operation, resource_type, name
+    is_logger = item.resource_type == RESOURCE_BROKER_LOGGER
+    # Only controllers ask here about loggers: a broker changes its own loggers, and authorizes that itself.
+    changes_logger = is_logger and need.operation is Operation.ALTER_CONFIGS
+    return Operation.CLUSTER_ACTION if changes_logger else need.operation, resource_type, CLUSTER_NAME
+
+
+def _is_invalid(api_key: int, item: Any, name: str | None) -> bool:
+    """Return whether the handler returns an error for an item, whatever the client's rights are."""
+    if api_key == ApiKey.CREATE_TOPICS:
+        return name == METADATA_TOPIC
+    if api_key == ApiKey.DELETE_TOPICS:
+        return (name is None) == (getattr(item, "topic_id", ZERO_UUID) == ZERO_UUID)
+    if api_key == ApiKey.DESCRIBE_PRODUCERS:
+        return name is None or topic_name_fault(name) is not None
+    return getattr(item, "resource_type", RESOURCE_TOPIC) not in CONFIG_TYPES
+
+
+def _fault(api_key: int, code: ErrorCode) -> Fault:
+    if api_key == ApiKey.CREATE_TOPICS:
+        return Fault(code, "Authorization failed.")
+    return Fault(code, DEFAULT_MESSAGES[code] if api_key in _WITH_DEFAULT_MESSAGE else None)
 
 
 def _identity(item: Any) -> object:

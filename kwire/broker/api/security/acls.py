@@ -143,6 +143,7 @@ def _filter_result(result: list[Acl] | Fault) -> DeleteAclsFilterResult:
     if isinstance(result, Fault):
         return DeleteAclsFilterResult(error_code=result.code, error_message=result.message)
     return DeleteAclsFilterResult(
+        error_message=None,
         matching_acls=[
             DeleteAclsMatchingAcl(
                 resource_type=acl.resource_type,

@@ -6,7 +6,7 @@ listener without authentication, or if the client has authenticated with a token
 controller does not repeat the listener check, because the Envelope may have arrived on a listener with
 another security protocol.
 
-There is no authorizer, so every client may describe every token.
+A client may describe its own tokens, those that it may renew, and those that its rights include.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ def check_create_delegation_token(
     owner = _owner(context, request)
     if not _may_request_tokens(node, context):
         return _creation_error(context, owner, NOT_ALLOWED)
+    if not _may_create_for(node, context, owner):
+        return _creation_error(context, owner, ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
     if any(renewer.principal_type != USER for renewer in request.renewers):
         return _creation_error(context, owner, ErrorCode.INVALID_PRINCIPAL_TYPE)
     return forward(context, request)
@@ -99,9 +101,7 @@ def create_delegation_token(
     owner, requester = _owner(context, request), context.principal
     if requester.token_authenticated:
         return _creation_error(context, owner, NOT_ALLOWED)
-    if not owner.is_same(requester) and not node.gate.allows(
-        context, Operation.CREATE_TOKENS, ResourceType.USER, str(owner)
-    ):
+    if not _may_create_for(node, context, owner):
         return _creation_error(context, owner, ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
 
     def respond(reply: DelegationTokenRecord | Fault) -> CreateDelegationTokenResponse:
@@ -119,6 +119,14 @@ def create_delegation_token(
     renewers = [Principal(renewer.principal_type, renewer.principal_name) for renewer in request.renewers]
     command = CreateToken(requester, owner, renewers, request.max_lifetime_ms, node.host.now_ms())
     return submit(node, context, command, respond)
+
+
+def _may_create_for(
+    node: BrokerRole | ControllerRole, context: ControllerRequestContext, owner: Principal
+) -> bool:
+    return owner.is_same(context.principal) or node.gate.allows(
+        context, Operation.CREATE_TOKENS, ResourceType.USER, str(owner)
+    )
 
 
 def _owner(context: ControllerRequestContext, request: CreateDelegationTokenRequest) -> Principal:

@@ -91,7 +91,7 @@ def _add_configs(
         if not node.gate.allows(context, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name):
             result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             result.num_partitions = result.replication_factor = -1
-            result.configs = None
+            result.configs = []
             continue
         given = {name: value for name, value in overrides[result.name].items() if value is not None}
         result.configs = [
