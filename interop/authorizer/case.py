@@ -8,7 +8,6 @@ from typing import Any
 
 from interop.authorizer.rights import ALICE, ANONYMOUS, Rights, right_sets
 from interop.authorizer.world import World
-from interop.raw import comparable
 from interop.wire import Fields, versions_of
 
 Request = Fields | Callable[[World], Fields]
@@ -86,6 +85,3 @@ CASES: dict[str, list[Case]] = {}
 def add(*cases: Case) -> None:
     for case in cases:
         CASES.setdefault(case.api, []).append(case)
-
-
-__all__ = ["CASES", "Case", "add", "comparable"]

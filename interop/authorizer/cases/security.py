@@ -103,11 +103,15 @@ add(
     ),
     Case(
         "CreateAcls",
-        {
-            "one": creations({}),
-            **{name: creations({}, change) for name, change in INVALID_CREATIONS.items()},
-        },
+        {"one": creations({}), "no colon": creations({}, INVALID_CREATIONS["no colon"])},
         (cluster("ALTER"),),
+        on=BOTH,
+        before=remove_carol,
+    ),
+    Case(
+        "CreateAcls",
+        {name: creations({}, change) for name, change in INVALID_CREATIONS.items()},
+        more={"ALTER": (cluster("ALTER"),)},
         versions=(3,),
         on=BOTH,
         before=remove_carol,

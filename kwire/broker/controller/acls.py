@@ -123,6 +123,11 @@ def acl_fault(acl: Acl) -> Fault | None:
         text = f"Invalid operation {operation_name(acl.operation)}"
     elif acl.permission_type not in _PERMISSIONS:
         text = f"Invalid permissionType {name_of(Permission, acl.permission_type)}"
+    elif ":" not in acl.principal:
+        text = (
+            f"Could not parse principal from `{acl.principal}` (no colon is present separating the principal "
+            "type from the principal name)"
+        )
     return Fault(ErrorCode.INVALID_REQUEST, text) if text else None
 
 

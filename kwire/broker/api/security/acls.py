@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.request.commands import submit
 from kwire.broker.api.request.context import Delayed
-from kwire.broker.api.request.error_responses import NO_FAULT
 from kwire.broker.controller.commands import CreateAcls, DeleteAcls, Fault
 from kwire.broker.security.acl import Acl, AclFilter, acl_of
 from kwire.broker.security.authorizer import Operation
@@ -116,8 +115,10 @@ def create_acls(
     def respond(faults: list[Fault | None]) -> CreateAclsResponse:
         return CreateAclsResponse(
             results=[
-                AclCreationResult(error_code=code, error_message=message)
-                for code, message in (fault or NO_FAULT for fault in faults)
+                AclCreationResult(error_message="")
+                if fault is None
+                else AclCreationResult(error_code=fault.code, error_message=fault.message)
+                for fault in faults
             ]
         )
 
@@ -155,7 +156,7 @@ def _filter_result(result: list[Acl] | Fault) -> DeleteAclsFilterResult:
                 permission_type=acl.permission_type,
             )
             for acl in result
-        ]
+        ],
     )
 
 
