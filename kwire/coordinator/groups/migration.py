@@ -321,7 +321,7 @@ class OnlineMigration:
         )
         subscription = _decode_subscription(join)
         updated = _joined(member, join, subscription)
-        changed = self._consumer.subscriptions.update(group, member, updated, records)
+        changed = self._consumer.subscriptions.update(group, member, updated, records, None)
         epoch = group.epoch
         homogeneous: bool | None = None
         if changed.subscription or group.needs_refresh(self._context.monotonic_ms()):

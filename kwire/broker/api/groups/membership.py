@@ -13,6 +13,7 @@ feature, and `consumer` in group.coordinator.rebalance.protocols.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
@@ -139,7 +140,8 @@ def consumer_group_heartbeat(
     """
     if not consumer_groups_enabled(node):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    client = ClientIdentity(context.client_id, f"/{context.peer_host}")
+    may_describe = partial(node.gate.allows, context, Operation.DESCRIBE, ResourceType.TOPIC)
+    client = ClientIdentity(context.client_id, f"/{context.peer_host}", may_describe)
     node.groups.consumer_heartbeat(request, client, context.api_version, context.complete)
     if context.completed:
         fast_path = node.groups.consumer_heartbeat_fast_path(request, client)

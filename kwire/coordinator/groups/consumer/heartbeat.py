@@ -111,7 +111,7 @@ class ConsumerGroups(GroupsOfType[ConsumerGroup, DescribedGroup]):
             member = group.known_static_member(member_id, request.instance_id)
             _check_epoch(member, request.member_epoch, owned)
         updated = updated_member(member, request, client)
-        changed = self.subscriptions.update(group, member, updated, records)
+        changed = self.subscriptions.update(group, member, updated, records, client.may_describe)
         epoch = group.epoch
         homogeneous: bool | None = None
         if changed.raises_epoch or group.needs_refresh(self._context.monotonic_ms()):
@@ -164,7 +164,7 @@ class ConsumerGroups(GroupsOfType[ConsumerGroup, DescribedGroup]):
         ):
             return False
         if group.regex_counts:
-            self.subscriptions.resolve_again_if_due(group)
+            self.subscriptions.resolve_again_if_due(group, client.may_describe)
         return True
 
     def heartbeat_fast_path(

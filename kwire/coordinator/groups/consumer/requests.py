@@ -5,7 +5,7 @@ KIP-848.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from kwire.broker.config.broker import ASSIGNORS as KNOWN_ASSIGNORS
@@ -24,11 +24,21 @@ FIRST_VERSION_WITH_CLIENT_MEMBER_ID = 1
 NOT_SET = -1
 
 
+MayDescribe = Callable[[str], bool]
+"""Returns whether a client may describe a topic, by the topic's name."""
+
+
+def describes_all(_topic: str) -> bool:
+    """Allow a client to describe every topic."""
+    return True
+
+
 class ClientIdentity(NamedTuple):
-    """The client id and host of a request's sender."""
+    """The client id and host of a request's sender, and the topics that the sender may describe."""
 
     client_id: str
     client_host: str
+    may_describe: MayDescribe = describes_all
 
 
 def assignor_names(configured: Iterable[str]) -> list[str]:

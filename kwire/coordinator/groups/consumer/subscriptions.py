@@ -18,6 +18,7 @@ from kwire.coordinator.groups.consumer.group import (
     is_homogeneous,
 )
 from kwire.coordinator.groups.consumer.member import ConsumerGroupMember
+from kwire.coordinator.groups.consumer.requests import MayDescribe
 from kwire.coordinator.groups.consumer.topic_hash import group_hash, topic_hash
 from kwire.coordinator.groups.group_type import GroupRegistry
 from kwire.coordinator.ports import Topic
@@ -65,10 +66,12 @@ class Subscriptions:
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
         records: list[CoordinatorRecord],
+        may_describe: MayDescribe | None,
     ) -> SubscriptionChange:
         """Add the records of a request that changes `member` to `updated`, and return the change.
 
-        Raises ApiError INVALID_REGULAR_EXPRESSION.
+        Regular expressions are resolved to topics that the sender may describe. If `may_describe` is None,
+        another request resolves them. Raises ApiError INVALID_REGULAR_EXPRESSION.
         """
         names_changed = False
         if updated != member:
@@ -76,7 +79,7 @@ class Subscriptions:
             names_changed = updated.subscribed != member.subscribed
         if member.regex == updated.regex and not group.regex_counts:
             return SubscriptionChange(names_changed, names_changed)
-        regex_changed, resolved = self._update_regex(group, member, updated, records)
+        regex_changed, resolved = self._update_regex(group, member, updated, records, may_describe)
         return SubscriptionChange(names_changed or regex_changed, names_changed or resolved)
 
     def _update_regex(
@@ -85,6 +88,7 @@ class Subscriptions:
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
         records: list[CoordinatorRecord],
+        may_describe: MayDescribe | None,
     ) -> tuple[bool, bool]:
         """Return whether the member's regular expression changed, and whether the change takes effect now.
 
@@ -104,15 +108,23 @@ class Subscriptions:
                     resolved = True
             elif old:
                 resolved = True
-        if must_resolve or group.regex_counts:
-            self._resolve_if_due(group, group.regex_counts_after(member, updated), now=must_resolve)
+        if may_describe is not None and (must_resolve or group.regex_counts):
+            expressions = group.regex_counts_after(member, updated)
+            self._resolve_if_due(group, expressions, may_describe, now=must_resolve)
         return changed, resolved
 
-    def resolve_again_if_due(self, group: ConsumerGroup) -> None:
+    def resolve_again_if_due(self, group: ConsumerGroup, may_describe: MayDescribe) -> None:
         """Resolve the group's regular expressions again if that is due. Keep-alives call this method."""
-        self._resolve_if_due(group, group.regex_counts, now=False)
+        self._resolve_if_due(group, group.regex_counts, may_describe, now=False)
 
-    def _resolve_if_due(self, group: ConsumerGroup, expressions: Collection[str], *, now: bool) -> None:
+    def _resolve_if_due(
+        self,
+        group: ConsumerGroup,
+        expressions: Collection[str],
+        may_describe: MayDescribe,
+        *,
+        now: bool,
+    ) -> None:
         if group.id in self._resolving:
             return
         last = next(iter(group.resolved.values()), None)
@@ -131,7 +143,7 @@ class Subscriptions:
         ):
             self._resolving.add(group.id)
             wanted = tuple(expressions)
-            self._context.schedule(0, lambda: self._resolve(group.id, wanted))
+            self._context.schedule(0, lambda: self._resolve(group.id, wanted, may_describe))
 
     def refresh(
         self,
@@ -183,8 +195,14 @@ class Subscriptions:
 
     # --- regular expressions
 
-    def _resolve(self, group_id: str, expressions: Collection[str]) -> CoordinatorResult:
-        """Match a group's regular expressions against all topics. Changed matches bump the group epoch."""
+    def _resolve(
+        self, group_id: str, expressions: Collection[str], may_describe: MayDescribe
+    ) -> CoordinatorResult:
+        """Match a group's regular expressions against topics. Changed matches bump the group epoch.
+
+        As in Apache Kafka, the group keeps only topics that the member may describe whose request is the
+        cause.
+        """
         self._resolving.discard(group_id)
         group = self._groups.get(group_id)
         if group is None:
@@ -192,7 +210,9 @@ class Subscriptions:
         version, now_ms = self._topics.version, self._context.now_ms()
         names = list(self._topics.names())
         found = {
-            expression: ResolvedRegex(self._matching(group_id, expression, names), version, now_ms)
+            expression: ResolvedRegex(
+                frozenset(filter(may_describe, self._matching(group_id, expression, names))), version, now_ms
+            )
             for expression in expressions
             if expression in group.regex_counts
         }
