@@ -75,6 +75,7 @@ add(
         {
             "all": legacy(*RESOURCES),
             "broker": legacy(RESOURCES[6]),
+            "logger": legacy(LOGGER),
             "unknown type": legacy((99, "orders", "a", "b")),
         },
         (topic("ALTER_CONFIGS"), group("ALTER_CONFIGS"), cluster("ALTER_CONFIGS")),

@@ -27,6 +27,10 @@ INVALID_CREATIONS: dict[str, Fields] = {
     "any permission": {"PermissionType": 1},
     "user": {"ResourceType": 7, "ResourceName": "carol"},
     "slash": {"ResourceName": "a/b"},
+    **{
+        f"no {field}": {field: 0}
+        for field in ("ResourceType", "ResourcePatternType", "Operation", "PermissionType")
+    },
 }
 UNMATCHED = {"PrincipalFilter": "User:nobody", "ResourceNameFilter": "nothing"}
 
@@ -122,6 +126,7 @@ add(
             "none": {"Filters": [acl_filter(**UNMATCHED)]},
             "two": {"Filters": [acl_filter(**UNMATCHED), acl_filter(**UNMATCHED, PatternTypeFilter=2)]},
             "empty": {"Filters": []},
+            "invalid": {"Filters": [acl_filter(**UNMATCHED, PatternTypeFilter=0)]},
         },
         (cluster("ALTER"),),
         on=BOTH,

@@ -9,6 +9,7 @@ import pytest
 
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE
+from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
@@ -220,3 +221,32 @@ def test_credentials_are_derived_when_a_token_is_created() -> None:
     harness.call_as(ALICE, 2, ExpireDelegationTokenRequest(hmac=created.hmac, expiry_time_period_ms=-1))
     harness.host.run_pending()
     assert not harness.node.users._cached
+
+
+class NothingAllowed:
+    """Rules that allow nothing."""
+
+    def allows(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        return False
+
+    def allows_any(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        return False
+
+
+def test_the_owner_of_a_token_is_checked_before_its_renewers(harness: TokenHarness) -> None:
+    harness.node.gate.authorizer = NothingAllowed()
+    for owner, code in (
+        ("bob", ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED),
+        ("alice", ErrorCode.INVALID_PRINCIPAL_TYPE),
+    ):
+        request = CreateDelegationTokenRequest(
+            owner_principal_type="User",
+            owner_principal_name=owner,
+            renewers=[CreatableRenewers(principal_type="Group", principal_name="a")],
+            max_lifetime_ms=-1,
+        )
+        assert harness.call_as(ALICE, 3, request).error_code == code

@@ -1,0 +1,241 @@
+"""The order of the checks, and what responses contain, for a client with few rights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kwire.broker.api.request.supported_apis import ListenerRole
+from kwire.broker.metadata.image import RESOURCE_BROKER_LOGGER, RESOURCE_TOPIC, MetadataImage
+from kwire.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from kwire.broker.security.principal import Principal
+from kwire.testing.virtual_node import VirtualClient
+from kwire.wire.errors import ErrorCode
+from kwire.wire.messages import consumer_group_heartbeat as consumer
+from kwire.wire.messages import create_partitions as partitions
+from kwire.wire.messages import create_topics as create
+from kwire.wire.messages import delete_topics as delete
+from kwire.wire.messages import describe_groups as groups
+from kwire.wire.messages import describe_producers as producers
+from kwire.wire.messages import incremental_alter_configs as alter
+from kwire.wire.messages import metadata
+from kwire.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from kwire.wire.messages.describe_cluster import DescribeClusterRequest
+from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
+from kwire.wire.messages.sync_group import SyncGroupRequest
+from kwire.wire.schema import Message
+from tests.node_harness import NodeHarness, produce_request
+
+ANN = Principal("User", "ann")
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+Right = tuple[Operation, ResourceType, str]
+
+
+class Rights:
+    """Rules that allow ann some operations."""
+
+    def __init__(self, *rights: Right) -> None:
+        self.rights = rights
+
+    def allows(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        return principal != ANN or (operation, resource_type, name) in self.rights
+
+    def allows_any(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        return principal != ANN
+
+
+def topic(operation: Operation, name: str = "open") -> Right:
+    return operation, ResourceType.TOPIC, name
+
+
+def cluster(operation: Operation) -> Right:
+    return operation, ResourceType.CLUSTER, CLUSTER_NAME
+
+
+@pytest.fixture
+def harness() -> NodeHarness:
+    harness = NodeHarness()
+    harness.create("open", "secret")
+    harness.call(0, FindCoordinatorRequest(key="g"))
+    harness.turn()
+    return harness
+
+
+def client_with(
+    harness: NodeHarness, *rights: Right, role: ListenerRole = ListenerRole.BROKER
+) -> VirtualClient:
+    harness.node.gate.authorizer = Rights(*rights)
+    return harness.connect(principal=ANN, role=role)
+
+
+def delayed(harness: NodeHarness, client: VirtualClient, version: int, request: Message) -> Any:
+    client.submit(version, request)
+    for _ in range(3):
+        harness.turn()
+    return client.receive(version, type(request))
+
+
+def bits(*operations: Operation) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+def test_authorized_operations_are_those_of_the_client(harness: NodeHarness) -> None:
+    client = client_with(
+        harness,
+        topic(Operation.DESCRIBE),
+        topic(Operation.ALTER_CONFIGS),
+        cluster(Operation.DESCRIBE),
+        cluster(Operation.CREATE),
+        (Operation.DESCRIBE, ResourceType.GROUP, "g"),
+    )
+    request = metadata.MetadataRequest(
+        topics=[metadata.MetadataRequestTopic(name=name) for name in ("open", "secret")],
+        include_topic_authorized_operations=True,
+        include_cluster_authorized_operations=True,
+    )
+    response = client.call(8, request)
+    found = {one.name: one.topic_authorized_operations for one in response.topics}
+    assert found == {"open": bits(Operation.DESCRIBE, Operation.ALTER_CONFIGS), "secret": -(2**31)}
+    assert response.cluster_authorized_operations == bits(Operation.DESCRIBE, Operation.CREATE)
+    (group,) = client.call(
+        4, groups.DescribeGroupsRequest(groups=["g"], include_authorized_operations=True)
+    ).groups
+    assert group.authorized_operations == bits(Operation.DESCRIBE)
+
+
+def test_cluster_operations_need_the_right_to_describe_the_cluster(harness: NodeHarness) -> None:
+    client = client_with(harness, cluster(Operation.CREATE))
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    assert client.call(0, request).cluster_authorized_operations == 0
+
+
+def test_a_transactional_id_is_checked_before_topics(harness: NodeHarness) -> None:
+    request = produce_request("secret", transactional=True)
+    request.transactional_id = "x"
+    for rights, code in (
+        ((), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (((Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "x"),), DENIED),
+    ):
+        (response,) = client_with(harness, *rights).call(12, request).responses
+        assert [one.error_code for one in response.partition_responses] == [code]
+
+
+def test_deletion_by_name_needs_the_right_to_describe_the_topic(harness: NodeHarness) -> None:
+    describe, delete_open = topic(Operation.DESCRIBE), topic(Operation.DELETE)
+    describe_missing = topic(Operation.DESCRIBE, "missing")
+    for rights, names, code in (
+        ((delete_open,), ["open"], DENIED),
+        ((describe,), ["open"], DENIED),
+        ((), ["missing"], DENIED),
+        ((describe_missing,), ["missing"], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ((), ["open", "open"], ErrorCode.INVALID_REQUEST),
+        ((describe, delete_open), ["open"], ErrorCode.NONE),
+    ):
+        client = client_with(harness, *rights)
+        response = delayed(harness, client, 5, delete.DeleteTopicsRequest(timeout_ms=9, topic_names=names))
+        assert {one.error_code for one in response.responses} == {code}, (rights, names)
+
+
+def test_a_topic_that_the_gate_does_not_know_yet_is_not_deleted(
+    harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller knows a new topic before the gate does."""
+    monkeypatch.setattr(harness.node.gate, "_image", MetadataImage)
+    state = delete.DeleteTopicState(name=None, topic_id=harness.node.image.topics["open"].topic_id)
+    request = delete.DeleteTopicsRequest(timeout_ms=9, topics=[state])
+    (result,) = delayed(harness, client_with(harness), 6, request).responses
+    assert (result.name, result.error_code) == (None, ErrorCode.UNKNOWN_TOPIC_ID)
+    assert "open" in harness.node.image.topics
+
+
+def test_a_repeated_topic_gets_one_error(harness: NodeHarness) -> None:
+    twice = [partitions.CreatePartitionsTopic(name="secret", count=2, assignments=None)] * 2
+    request = partitions.CreatePartitionsRequest(timeout_ms=9, topics=twice)
+    (result,) = delayed(harness, client_with(harness), 3, request).results
+    assert result.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_the_configuration_of_a_new_topic_is_hidden(harness: NodeHarness) -> None:
+    new = create.CreatableTopic(name="new", num_partitions=1, replication_factor=1)
+    request = create.CreateTopicsRequest(timeout_ms=1_000, topics=[new])
+    client = client_with(harness, topic(Operation.CREATE, "new"))
+    (result,) = delayed(harness, client, 7, request).topics
+    assert (result.error_code, result.topic_config_error_code) == (ErrorCode.NONE, DENIED)
+    assert (result.num_partitions, result.replication_factor, result.configs) == (-1, -1, [])
+
+
+def test_an_invalid_topic_name_comes_before_the_rights(harness: NodeHarness) -> None:
+    topics = [producers.TopicRequest(name=name, partition_indexes=[0]) for name in ("a/b", "secret")]
+    response = client_with(harness).call(0, producers.DescribeProducersRequest(topics=topics))
+    codes = {one.name: one.partitions[0].error_code for one in response.topics}
+    assert codes == {"a/b": ErrorCode.INVALID_TOPIC_EXCEPTION, "secret": DENIED}
+
+
+def test_a_missing_protocol_comes_before_the_right_to_the_group(harness: NodeHarness) -> None:
+    client = client_with(harness)
+    request = SyncGroupRequest(group_id="g", protocol_type=None, protocol_name=None)
+    assert client.call(5, request).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    request = SyncGroupRequest(group_id="g", protocol_type="consumer", protocol_name="range")
+    assert client.call(5, request).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def test_a_regular_expression_finds_no_hidden_topic(harness: NodeHarness) -> None:
+    client = client_with(harness, topic(Operation.DESCRIBE), (Operation.READ, ResourceType.GROUP, "g"))
+    request = consumer.ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        subscribed_topic_regex="open|secret",
+        topic_partitions=[],
+        rebalance_timeout_ms=1_000,
+    )
+    for _ in range(2):
+        response = delayed(harness, client, 1, request)
+        request.member_epoch = response.member_epoch
+        harness.host.advance(1_000)  # the interval of assignments
+        harness.turn()
+    response = delayed(harness, client, 1, request)
+    found = [one.topic_id for one in response.assignment.topic_partitions]
+    assert found == [harness.node.image.topics["open"].topic_id]
+
+
+def test_a_controller_changes_loggers_with_cluster_action(harness: NodeHarness) -> None:
+    logger = alter.AlterConfigsResource(resource_type=RESOURCE_BROKER_LOGGER, resource_name="0", configs=[])
+    unknown = alter.AlterConfigsResource(resource_type=99, resource_name="a", configs=[])
+    twice = [alter.AlterConfigsResource(resource_type=RESOURCE_TOPIC, resource_name="open", configs=[])] * 2
+    request = alter.IncrementalAlterConfigsRequest(resources=[logger, unknown, *twice])
+    for operation, code in (
+        (Operation.ALTER_CONFIGS, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+        (Operation.CLUSTER_ACTION, ErrorCode.NONE),
+    ):
+        client = client_with(harness, cluster(operation), role=ListenerRole.CONTROLLER)
+        response = delayed(harness, client, 1, request)
+        codes = [one.error_code for one in response.responses]
+        assert code in codes or code == ErrorCode.NONE
+        assert (ErrorCode.CLUSTER_AUTHORIZATION_FAILED in codes) is (code != ErrorCode.NONE)
+        assert {ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REQUEST} <= {*codes}
+
+
+def test_only_an_acl_with_a_principal_type_is_created(harness: NodeHarness) -> None:
+    acls = [
+        AclCreation(
+            resource_type=ResourceType.TOPIC,
+            resource_name="open",
+            resource_pattern_type=3,
+            principal=principal,
+            host="*",
+            operation=Operation.READ,
+            permission_type=3,
+        )
+        for principal in ("User:bob", "bob")
+    ]
+    client = client_with(harness, cluster(Operation.ALTER))
+    response = delayed(harness, client, 3, CreateAclsRequest(creations=acls))
+    created, invalid = response.results
+    assert (created.error_code, created.error_message) == (ErrorCode.NONE, "")
+    assert invalid.error_code == ErrorCode.INVALID_REQUEST
+    assert "no colon" in invalid.error_message
