@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 Request = incremental.IncrementalAlterConfigsRequest | legacy.AlterConfigsRequest
 OWN_TYPES = RESOURCE_BROKER, RESOURCE_BROKER_LOGGER
 DUPLICATE_RESOURCE = Fault(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
+LEGACY_LOGGER = Fault(ErrorCode.INVALID_REQUEST, "Unexpected resource type BROKER_LOGGER.")
 
 
 def alter_configs(
@@ -98,7 +99,7 @@ def alter_configs_on_controller(
     outcomes = [
         DUPLICATE_RESOURCE
         if times[change.resource_type, change.resource_name] > 1
-        else _type_fault(change.resource_type)
+        else _type_fault(change.resource_type, incremental=_is_incremental(request))
         for change in changes
     ]
     for at, change in enumerate(changes):
@@ -140,8 +141,10 @@ def _changes(request: Request) -> list[ResourceChange]:
     ]
 
 
-def _type_fault(kind: int) -> Fault | None:
-    if kind in ALTERABLE or kind == RESOURCE_BROKER_LOGGER:
+def _type_fault(kind: int, *, incremental: bool) -> Fault | None:
+    if kind == RESOURCE_BROKER_LOGGER:
+        return None if incremental else LEGACY_LOGGER
+    if kind in ALTERABLE:
         return None
     return Fault(ErrorCode.UNSUPPORTED_VERSION, f"Unknown resource type {kind}.")
 

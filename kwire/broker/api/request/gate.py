@@ -202,7 +202,10 @@ def _is_invalid(api_key: int, item: Any, name: str | None) -> bool:
         return (name is None) == (getattr(item, "topic_id", ZERO_UUID) == ZERO_UUID)
     if api_key == ApiKey.DESCRIBE_PRODUCERS:
         return name is None or topic_name_fault(name) is not None
-    return getattr(item, "resource_type", RESOURCE_TOPIC) not in CONFIG_TYPES
+    resource_type = getattr(item, "resource_type", RESOURCE_TOPIC)
+    if api_key == ApiKey.ALTER_CONFIGS and resource_type == RESOURCE_BROKER_LOGGER:
+        return True
+    return resource_type not in CONFIG_TYPES
 
 
 def _fault(api_key: int, code: ErrorCode) -> Fault:

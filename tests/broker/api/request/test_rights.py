@@ -12,6 +12,7 @@ from kwire.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceTy
 from kwire.broker.security.principal import Principal
 from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.errors import ErrorCode
+from kwire.wire.messages import alter_configs as legacy
 from kwire.wire.messages import consumer_group_heartbeat as consumer
 from kwire.wire.messages import create_partitions as partitions
 from kwire.wire.messages import create_topics as create
@@ -218,6 +219,13 @@ def test_a_controller_changes_loggers_with_cluster_action(harness: NodeHarness) 
         assert code in codes or code == ErrorCode.NONE
         assert (ErrorCode.CLUSTER_AUTHORIZATION_FAILED in codes) is (code != ErrorCode.NONE)
         assert {ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REQUEST} <= {*codes}
+
+
+def test_alter_configs_changes_no_loggers(harness: NodeHarness) -> None:
+    logger = legacy.AlterConfigsResource(resource_type=RESOURCE_BROKER_LOGGER, resource_name="0", configs=[])
+    client = client_with(harness, role=ListenerRole.CONTROLLER)
+    (result,) = delayed(harness, client, 2, legacy.AlterConfigsRequest(resources=[logger])).responses
+    assert result.error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_only_an_acl_with_a_principal_type_is_created(harness: NodeHarness) -> None:
