@@ -97,8 +97,8 @@ check: $(READY) ## run what every change must pass: format, lint, spelling, type
 
 # Long scenarios, and those that need more programs, have targets of their own.
 LONG_PIPELINE := interop/pipeline interop/test_pipeline_kills.py
-OTHER_INTEROP := $(LONG_PIPELINE) interop/exactly_once interop/cluster interop/languages
-LONG_INTEROP := $(LONG_PIPELINE) interop/exactly_once interop/cluster interop/authorizer
+OTHER_INTEROP := $(LONG_PIPELINE) interop/exactly_once interop/cluster interop/languages \
+	interop/authorizer
 # The pipeline's demonstration on Apache Kafka runs with the long scenarios, too.
 PIPELINE_ON_KAFKA := interop/test_pipeline.py::test_every_job_runs_on_either_broker[apache]
 
@@ -129,8 +129,9 @@ interop-languages: interop-ready ## compare clients in JavaScript and Go on kwir
 			exit 1; }; \
 	done
 	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop/languages $(ARGS)
+
 .PHONY: interop-acls
-interop-acls: interop-ready ## compare what clients with different rights get from kwire and from Apache Kafka (five minutes)
+interop-acls: interop-ready ## compare what kwire and Apache Kafka return to clients with different rights (five minutes)
 	$(BIN)/python -m pytest -c interop/pytest.ini --rootdir . interop/authorizer $(ARGS)
 
 .PHONY: interop-ready
