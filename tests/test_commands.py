@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from kwire.broker.config.authorizer import STANDARD_AUTHORIZER
 from kwire.client.cluster_client import ClusterClient
 from kwire.client.users import set_password
 from kwire.testing import ClientConfig, Kafka
@@ -90,6 +91,8 @@ LISTENERS = {
     f"{LISTENER}.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule "
     "required;",
     "delegation.token.secret.key": "some-long-secret",
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "super.users": "User:ANONYMOUS;User:alice",
 }
 """The properties of a plaintext broker and of one with users."""
 USERS = {"alice": "alice-secret"}

@@ -45,6 +45,7 @@ TOOLS = {
     "logs": "describe and verify log directories, and move replicas between them",
     "users": "manage users that authenticate with SCRAM",
     "tokens": "create, renew and expire delegation tokens",
+    "acls": "list, add, remove and replace ACLs",
     "certs": "make certificates for TLS in development",
     "dump": "print and check the files of a data directory, without a broker",
     "doctor": "check a broker configuration and this machine",

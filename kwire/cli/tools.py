@@ -29,6 +29,7 @@ TOOL_MODULES: Final[Mapping[str, str]] = {
     "logs": "kwire.cli.admin.logs",
     "users": "kwire.cli.admin.users",
     "tokens": "kwire.cli.admin.tokens",
+    "acls": "kwire.cli.admin.acls",
     "certs": "kwire.cli.admin.certs",
     "dump": "kwire.cli.files.dump",
     "doctor": "kwire.cli.doctor.doctor",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -46,6 +47,34 @@ class ResourceType(IntEnum):
     TRANSACTIONAL_ID = 5
     DELEGATION_TOKEN = 6
     USER = 7
+
+
+SUPPORTED_OPERATIONS: Final[Mapping[int, frozenset[Operation]]] = {
+    ResourceType.TOPIC: frozenset(
+        {
+            *(Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER),
+            *(Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS),
+        }
+    ),
+    ResourceType.GROUP: frozenset(
+        {
+            *(Operation.READ, Operation.DELETE, Operation.DESCRIBE),
+            *(Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS),
+        }
+    ),
+    ResourceType.CLUSTER: frozenset(
+        {
+            *(Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION),
+            *(Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE),
+        }
+    ),
+    ResourceType.TRANSACTIONAL_ID: frozenset(
+        {Operation.WRITE, Operation.DESCRIBE, Operation.TWO_PHASE_COMMIT}
+    ),
+    ResourceType.DELEGATION_TOKEN: frozenset({Operation.DESCRIBE}),
+    ResourceType.USER: frozenset({Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS}),
+}
+"""The operations that requests can need on each resource type. An ACL with another one has no effect."""
 
 
 class Authorizer(Protocol):

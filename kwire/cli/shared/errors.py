@@ -19,6 +19,7 @@ ADVICE: Final = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "use a user with access, or change the group's ACLs",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "use a user with access, or change the cluster's ACLs",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "use a user with access, or change the id's ACLs",
+    ErrorCode.SECURITY_DISABLED: "set authorizer.class.name on brokers and controllers",
     ErrorCode.SASL_AUTHENTICATION_FAILED: "check username and password in sasl.jaas.config",
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "set delegation.token.secret.key on brokers and controllers",
     ErrorCode.DELEGATION_TOKEN_EXPIRED: "create another one with 'kwire tokens create' and a password",
