@@ -22,7 +22,7 @@ from kwire.broker.security.settings import (
     requires_authentication,
     requires_certificates,
 )
-from kwire.cli.doctor import certificates, directories, machine
+from kwire.cli.doctor import certificates, directories, machine, rights
 from kwire.cli.doctor.finding import OK, PROBLEM, WARNING, Finding, ok, problem, warning
 from kwire.cli.shared.client_settings import pairs
 from kwire.cli.shared.command_error import CommandError
@@ -56,6 +56,7 @@ def parser(name: str) -> ArgumentParser:
     parser.add_argument("--data", metavar="DIR", help="the data directory, as for 'kwire serve'")
     parser.add_argument("--certificate", metavar="FILE",
                         help="print the principal of a client with this certificate (PEM)")  # fmt: skip
+    rights.add_question_options(parser)
     add_json_option(parser)
     return parser
 
@@ -86,6 +87,7 @@ def _findings(options: Namespace) -> Iterator[Finding]:
     if options.data is not None:
         overrides["log.dirs"] = options.data
     client = None if options.certificate is None else certificates.load_certificate(options.certificate)
+    question = rights.question_of(options)
     config: BrokerConfig | None = None
     try:
         accepts = os.environ.get("KWIRE_ACCEPT_UNPROTECTED") == "true"
@@ -114,6 +116,7 @@ def _findings(options: Namespace) -> Iterator[Finding]:
         now_ms = time.time_ns() // 1_000_000
         yield from console_findings(config, os.environ)
         yield from certificates.findings(config, RealStoreFiles(), now_ms, own_host_name(), client)
+        yield from rights.findings(config, question)
         yield from directories.findings(config, now_ms)
         yield from _ports(config)
 
