@@ -24,13 +24,14 @@ from kwire.host.platform import IS_SUPPORTED, Unavailable
 from kwire.testing.kept_modules import KEPT_MODULES
 
 if TYPE_CHECKING or IS_SUPPORTED:
+    from kwire.testing.acl import Acl, Denial
     from kwire.testing.broker import Broker
     from kwire.testing.faults import Fault, Faults
     from kwire.testing.kafka import Kafka, wait_until
     from kwire.testing.recorder import Recorder
     from kwire.testing.results import Group, Member, Record, Token, TopicPartition
     from kwire.testing.tls import Tls
-    from kwire.testing.users import ClientConfig
+    from kwire.testing.users import SUPER_USER, ClientConfig
 
 if TYPE_CHECKING:
     from kwire.testing.cluster import Cluster
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
     from kwire.testing.simulated import SimulatedCluster
 
 __all__ = [
+    "Acl",
     "Broker",
     "Cluster",
+    "Denial",
     "Fault",
     "Faults",
     "Group",
@@ -49,6 +52,7 @@ __all__ = [
     "Member",
     "Record",
     "Recorder",
+    "SUPER_USER",
     "SimulatedCluster",
     "Tls",
     "Token",

@@ -17,6 +17,7 @@ from kwire.client.offsets import find_offsets
 from kwire.client.producer import TopicProducer
 from kwire.client.security import PLAINTEXT, Security
 from kwire.host.system_time import sleep
+from kwire.testing.acl import Acl
 from kwire.testing.exchange import CLIENT_ID
 from kwire.testing.results import Group, Headers, Member, Record, Token, TopicPartition
 from kwire.wire.batch import Record as StoredRecord
@@ -226,6 +227,12 @@ class BlockingClient:
 
         for node_id in [*self._cluster.brokers()]:
             self._cluster.retry(partial(attempt, node_id))
+
+    def set_acls(self, acls: Sequence[Acl]) -> None:
+        """Replace all ACLs, and return after every broker that responds has applied the changes."""
+        from kwire.testing.stored_acls import replace_acls
+
+        replace_acls(self._cluster, acls)
 
     def create_token(self, renewers: Sequence[str], max_lifetime_ms: int | None) -> Token:
         """Create a delegation token that the authenticated user owns."""

@@ -9,7 +9,7 @@ This module imports quickly. The broker's own modules are imported in its thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from kwire.testing.arguments import check_configs, check_delay
@@ -22,6 +22,7 @@ from kwire.testing.users import check_listeners, check_users
 if TYPE_CHECKING:
     import os
 
+    from kwire.testing.acl import Acl, Denial
     from kwire.testing.blocking_client import BlockingClient
     from kwire.testing.child_broker import ChildBroker
 
@@ -42,6 +43,7 @@ class Broker(EmbeddedKafka):
         *,
         users: Mapping[str, str] | None = None,
         tls: bool | Tls = False,
+        acls: Sequence[Acl] | None = None,
         log_dir: str | os.PathLike[str] | None = None,
         sync: bool | None = None,
         timeout_s: float = TIMEOUT_SECONDS,
@@ -62,6 +64,8 @@ class Broker(EmbeddedKafka):
         With `tls`, clients have to use SSL, or SASL_SSL if there are users: see `client_config`. The
         certificates are made in memory, by the package cryptography. `Tls` has more settings.
 
+        With `acls`, even if there are none, the broker authorizes requests by these ACLs: see `set_acls`.
+
         With `process="child"` the broker runs in a child process, which all such brokers of this process
         share. There it does not notice what a test does to its process: frozen time, a fake file system,
         replaced sockets, gevent.
@@ -71,9 +75,9 @@ class Broker(EmbeddedKafka):
         if users is not None:
             check_users(users)
         check_listeners(overrides or {}, has_users=users is not None, has_tls=options is not None)
-        super().__init__(timeout_s, users, options)
+        super().__init__(timeout_s, users, options, acls)
         self._embedded = _class_of(process)(
-            {key: _text(value) for key, value in (overrides or {}).items()},
+            self._with_authorizer({key: _text(value) for key, value in (overrides or {}).items()}),
             users=self._users,
             tls=self._tls_settings(),
             log_dir=None if log_dir is None else str(log_dir),
@@ -114,7 +118,7 @@ class Broker(EmbeddedKafka):
             raise RuntimeError("the broker is already running")
         try:
             self._embedded.start()
-            self._set_passwords()
+            self._create_users()
         except BaseException:
             self.stop()
             raise
@@ -173,6 +177,13 @@ class Broker(EmbeddedKafka):
         """
         check_delay(delay_ms)
         self._embedded.advance(delay_ms)
+
+    def denials(self, since_s: float = 0.0) -> list[Denial]:
+        """Return the requests that the broker has denied, in order.
+
+        Repeated requests are returned once. `since_s` is a time in seconds since 1970.
+        """
+        return self._embedded.denials(since_s)
 
     def _own_bootstrap_servers(self) -> str:
         return self._embedded.node_bootstrap if self._has_defect else self.bootstrap_servers

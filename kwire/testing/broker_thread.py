@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kwire.broker.net.loop_events import LoopEvent, Wait
     from kwire.broker.net.running_node import RunningNode
     from kwire.host.clock import Clock
+    from kwire.testing.denials import Denials
     from kwire.testing.disk_space import DiskSpace
     from kwire.testing.faults import Faults
     from kwire.testing.recorder import Recorder
@@ -33,6 +34,7 @@ class BrokerThread(threading.Thread):
         clock: Clock,
         recorder: Recorder,
         faults: Faults,
+        denials: Denials,
         space: DiskSpace,
         syncs: bool,
     ) -> None:
@@ -40,7 +42,7 @@ class BrokerThread(threading.Thread):
         self.running: RunningNode | None = None
         self._properties = properties
         self._clock = clock
-        self._recorder, self._faults, self._disk_space = recorder, faults, space
+        self._recorder, self._faults, self._denials, self._disk_space = recorder, faults, denials, space
         self._syncs = syncs
         self._started_or_ended = OneShotEvent()
         self._failure: BaseException | None = None
@@ -98,6 +100,9 @@ class BrokerThread(threading.Thread):
         yield Wait((running.ready,), math.inf)
         running.set_bootstrap()
         Interceptor(running, self._recorder, self._faults)
+        audit_log = running.node.gate.audit_log
+        if audit_log is not None:
+            audit_log.on_denied = self._denials.record
         self._stop_requested = LoopEvent()
         self.running = running
         self._started_or_ended.set()

@@ -15,6 +15,7 @@ from kwire.testing.faults import Fault, FaultCount, Faults, SeededFault
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kwire.testing.acl import Denial
     from kwire.testing.blocking_client import BlockingClient
 
 
@@ -89,6 +90,11 @@ class ChildBroker:
         """Return the time of the broker in ms since 1970, or None before the first start."""
         now_ms: int | None = self._call("now_ms")
         return now_ms
+
+    def denials(self, since_s: float) -> list[Denial]:
+        """Return the requests that the broker has denied since `since_s`, in seconds since 1970."""
+        found: list[Denial] = self._call("denials", since_s)
+        return found
 
     def check_alive(self) -> None:
         """Raise RuntimeError with the reason if the broker has failed."""

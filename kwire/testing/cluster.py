@@ -15,7 +15,7 @@ one less than the number of replicas, at least 1. Each broker has its own faults
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -41,6 +41,7 @@ from kwire.testing.users import (
 
 if TYPE_CHECKING:
     from kwire.broker.node.base import NodeBase
+    from kwire.testing.acl import Acl
     from kwire.testing.blocking_client import BlockingClient
     from kwire.testing.broker_links import BrokerLinks
 
@@ -74,12 +75,13 @@ class _ClusterBroker(Broker):
         overrides: Mapping[str, object],
         log_dir: str,
         users: dict[str, str],
+        acls: list[Acl] | None,
         certificates: Certificates | None,
     ) -> None:
         super().__init__(overrides, log_dir=log_dir, sync=False)
         self._node_id, self._links = node_id, links
         self._users, self._users_created = users, True  # the cluster creates the users
-        self._certificates = certificates
+        self._acls, self._certificates = acls, certificates
 
     def start(self) -> None:
         super().start()
@@ -134,14 +136,15 @@ class Cluster(EmbeddedKafka):
         *,
         users: Mapping[str, str] | None = None,
         tls: bool | Tls = False,
+        acls: Sequence[Acl] | None = None,
         log_dir: str | os.PathLike[str] | None = None,
         timeout_s: float = TIMEOUT_SECONDS,
     ) -> None:
         """Configure a cluster; `start`, or a `with` statement, starts it.
 
         `overrides` are Kafka's broker configs, for all brokers. Data in `log_dir` is kept, and never synced.
-        `users` and `tls` work as in `Broker`; the brokers do not authenticate to each other, and connect to
-        each other without TLS.
+        `users`, `tls` and `acls` work as in `Broker`; the brokers do not authenticate to each other, and
+        connect to each other without TLS.
         """
         check_size(size)
         check_configs(overrides)
@@ -149,7 +152,7 @@ class Cluster(EmbeddedKafka):
         if users is not None:
             check_users(users)
         check_listeners(overrides or {}, has_users=users is not None, has_tls=options is not None)
-        super().__init__(timeout_s, users, options)
+        super().__init__(timeout_s, users, options, acls)
         self._reserved = Reservations(None if log_dir is None else str(log_dir))
         self.brokers = _no_brokers()
         """All brokers by id, from 1 on, including crashed ones. Empty while the cluster is not running."""
@@ -172,7 +175,7 @@ class Cluster(EmbeddedKafka):
         try:
             self._create_brokers()
             _in_parallel(broker.start for broker in self.brokers.values())
-            self._set_passwords()
+            self._create_users()
         except BaseException:
             self.stop()
             raise
@@ -315,12 +318,12 @@ class Cluster(EmbeddedKafka):
                 "transaction.state.log.min.isr": max(1, replicas - 1),
                 "transaction.state.log.num.partitions": 4,
                 **SHORT_TIMEOUTS,
-                **self._overrides,
+                **self._with_authorizer(self._overrides),
             }
             directory = os.path.join(self.log_dir, str(node_id))
             format_directory(directory, cluster_id, {key: str(value) for key, value in settings.items()})
             self.brokers[node_id] = _ClusterBroker(
-                node_id, self._links, settings, directory, self._users, self._certificates
+                node_id, self._links, settings, directory, self._users, self._acls, self._certificates
             )
 
 

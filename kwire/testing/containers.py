@@ -230,6 +230,7 @@ class KafkaContainer:
         return int(self.broker.bootstrap_servers.rpartition(":")[2])
 
     def _settings(self) -> dict[str, str]:
+        from kwire.broker.config.authorizer import AUTHORIZER_KEYS
         from kwire.broker.config.broker_keys import BROKER_KEYS
         from kwire.broker.config.properties import environment_settings
 
@@ -238,7 +239,7 @@ class KafkaContainer:
         settings = {
             name: value
             for name, value in given.items()
-            if name in BROKER_KEYS and name not in IGNORED_SETTINGS
+            if name in BROKER_KEYS.keys() | AUTHORIZER_KEYS and name not in IGNORED_SETTINGS
         }
         if self.port in self._bound:
             settings["listeners"] = f"PLAINTEXT://{HOST}:{self._bound[self.port]}"
@@ -267,8 +268,6 @@ def _check_security(settings: Mapping[str, str]) -> None:
             raise NotImplementedError(
                 f"security protocol {protocol}: this listener is {PROTOCOL}; {SECURITY_HINT}"
             )
-    if settings.get("authorizer.class.name"):
-        raise NotImplementedError("authorizer.class.name: the broker does not authorize requests")
 
 
 def _unsupported_message(name: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kwire.testing.broker_thread import START_TIMEOUT_SECONDS, BrokerThread
+from kwire.testing.denials import Denials
 from kwire.testing.disk_space import DiskSpace
 from kwire.testing.faults import Faults
 from kwire.testing.one_shot_event import OneShotEvent
@@ -21,6 +22,7 @@ from kwire.testing.users import NODE_LISTENER, client_protocol, listener_setting
 if TYPE_CHECKING:
     from kwire.broker.net.running_node import RunningNode
     from kwire.host.clock import Clock
+    from kwire.testing.acl import Denial
 
 DIRECTORY_KEYS = {"log.dirs", "log.dir", "metadata.log.dir"}
 """Keys that can put a broker's data outside of the directory that `Broker` chooses."""
@@ -43,6 +45,7 @@ class EmbeddedBroker:
         """Set up without starting. `tls` are the broker configs of a TLS listener for clients, if any."""
         self.requests = Recorder()
         self.faults = Faults()
+        self._denials = Denials()
         self.clock: Clock | None = None
         """The clock of the broker, from the first start to `stop`."""
         self._overrides, self._users, self._tls, self._syncs = overrides, users, tls, syncs
@@ -106,6 +109,10 @@ class EmbeddedBroker:
         """Return the time of the broker in ms since 1970, or None before the first start."""
         return None if self.clock is None else self.clock.now_ms()
 
+    def denials(self, since_s: float) -> list[Denial]:
+        """Return the requests that the broker has denied since `since_s`, in seconds since 1970."""
+        return self._denials.find(since_s)
+
     def check_alive(self) -> None:
         """Raise RuntimeError with the reason if the broker has failed, or cannot run in this process."""
         from kwire.testing.doubles import check_doubles
@@ -150,6 +157,7 @@ class EmbeddedBroker:
                 clock=self.clock,
                 recorder=self.requests,
                 faults=self.faults,
+                denials=self._denials,
                 space=self._disk_space,
                 syncs=self._syncs,
             )

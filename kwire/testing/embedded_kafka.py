@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, TypeVar
 
+from kwire.testing.acl import Acl, check_acls
 from kwire.testing.arguments import check_names, check_number
 from kwire.testing.kafka import Kafka
 from kwire.testing.lookup_table import describe_choice
 from kwire.testing.tls import Certificates, Defect, Tls, check_defect
-from kwire.testing.users import ClientConfig, client_protocol
+from kwire.testing.users import SUPER_USER, ClientConfig, check_acl_clients, client_protocol, with_authorizer
 from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 
 if TYPE_CHECKING:
@@ -21,17 +22,31 @@ if TYPE_CHECKING:
     from kwire.testing.results import Token
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class EmbeddedKafka(Kafka):
     """A broker or cluster with a start, a stop, users and a data directory."""
 
     def __init__(
-        self, timeout_s: float, users: Mapping[str, str] | None = None, tls: Tls | None = None
+        self,
+        timeout_s: float,
+        users: Mapping[str, str] | None = None,
+        tls: Tls | None = None,
+        acls: Sequence[Acl] | None = None,
     ) -> None:
         """Set up without starting. With `tls`, create the certificates."""
         super().__init__("", timeout_s=timeout_s)
         self._users = dict(users or {})
+        self._acls = None
+        """The ACLs at the start; None without an authorizer."""
+        if acls is not None:
+            self._acls = check_acls(acls)
+            check_acl_clients(users, tls)
+            if users:
+                from secrets import token_hex
+
+                self._users.setdefault(SUPER_USER, token_hex(16))
         self._certificates = None if tls is None else Certificates(tls)
         self._users_created = False
 
@@ -106,13 +121,27 @@ class EmbeddedKafka(Kafka):
         check_number("max_lifetime_ms", 0 if max_lifetime_ms is None else max_lifetime_ms)
         if mechanism not in SCRAM:
             raise LookupError(f"tokens have no mechanism {mechanism!r}: {describe_choice(list(SCRAM))}")
-        login = self._own_config(owner)
+        login = self.client_config(owner, certificate=self._own_certificate())
         made = self._call_as(login.java, lambda client: client.create_token(renewers, max_lifetime_ms))
         return login._replace(username=made.id, password=made.password, mechanism=mechanism, is_token=True)
 
     def tokens(self) -> list[Token]:
         """Return all delegation tokens, oldest first."""
         return self._call(lambda client: client.tokens())
+
+    # --- authorization
+
+    def set_acls(self, acls: Sequence[Acl]) -> None:
+        """Replace all ACLs, and return when all brokers that respond apply them.
+
+        The methods of this object are those of a super user, as which a client can connect, too:
+        `client_config(SUPER_USER)`, or `client_config(certificate=SUPER_USER)` without users. Raises
+        LookupError without an authorizer.
+        """
+        found = check_acls(acls)
+        if self._acls is None:
+            raise LookupError("there is no authorizer: pass acls=[] to the broker or cluster")
+        self._call(lambda client: client.set_acls(found))
 
     def _call_as(self, properties: Mapping[str, str], operation: Callable[[BlockingClient], T]) -> T:
         """Call `operation` with a client that has these security settings."""
@@ -122,10 +151,17 @@ class EmbeddedKafka(Kafka):
     def _client_properties(self) -> Mapping[str, str]:
         return self._own_config().java if self._has_client_listener and not self._has_defect else {}
 
-    def _own_config(self, user: str | None = None) -> ClientConfig:
+    def _own_config(self) -> ClientConfig:
         """Return the settings with which the methods of this object connect."""
-        certificate = None if self._certificates is None else self._certificates.own_client_name()
-        return self.client_config(user, certificate=certificate)
+        user = SUPER_USER if self._users and self._acls is not None else None
+        return self.client_config(user, certificate=self._own_certificate())
+
+    def _own_certificate(self) -> str | None:
+        return None if self._certificates is None else self._certificates.own_client_name()
+
+    def _with_authorizer(self, overrides: Mapping[str, V]) -> Mapping[str, V | str]:
+        """Return the broker configs, with those of an authorizer if there are ACLs."""
+        return {**overrides} if self._acls is None else with_authorizer(overrides)
 
     @property
     def _client_protocol(self) -> str:
@@ -151,11 +187,15 @@ class EmbeddedKafka(Kafka):
             return {}
         return self._certificates.listener_settings(self._client_protocol)
 
-    def _set_passwords(self) -> None:
-        """Create the SCRAM credentials of the users, unless this object has already created them."""
-        if self._users and not self._users_created:
+    def _create_users(self) -> None:
+        """Create the SCRAM credentials of the users, and the ACLs, unless this object has created them."""
+        if self._users_created:
+            return
+        if self._users:
             self._call(lambda client: client.set_passwords(self._users, SCRAM))
-            self._users_created = True
+        if self._acls is not None:
+            self.set_acls(self._acls)
+        self._users_created = True
 
     # --- data directory
 

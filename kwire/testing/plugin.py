@@ -9,8 +9,8 @@
 - `kwire_config`: broker configs for `kwire`, `kwire_broker` and `kwire_cluster`; override this fixture
 
 The report of a failed test shows the requests that clients sent since the test began, with their responses,
-and the data directory. Data of tests that pass is removed. The log of the broker is in pytest's own section:
-warnings by default, more with `--log-level=INFO`.
+the ACLs that clients lacked, and the data directory. Data of tests that pass is removed. The log of the
+broker is in pytest's own section: warnings by default, more with `--log-level=INFO`.
 
 With the ini option `kwire_process = child`, the brokers of `kwire` and `kwire_broker` run in a child process.
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -31,6 +31,7 @@ from kwire.host.platform import IS_SUPPORTED, SENTENCE
 from kwire.testing.kept_modules import KEPT_MODULES
 
 if TYPE_CHECKING:
+    from kwire.testing.acl import Acl
     from kwire.testing.broker import Broker, Process
     from kwire.testing.cluster import Cluster
     from kwire.testing.kafka import Kafka
@@ -48,14 +49,18 @@ DEFAULT_SEEDS = 10
 
 MARK_USAGE = {
     "kwire_broker": (
-        'kwire_broker({"num.partitions": 3}, users={"alice": "secret"}, tls=True, process="child")'
+        'kwire_broker({"num.partitions": 3}, users={"alice": "secret"}, tls=True, '
+        'acls=[Acl.allow("alice", "READ", topic="*")], process="child")'
     ),
-    "kwire_cluster": 'kwire_cluster({"num.partitions": 3}, users={"alice": "secret"}, tls=True, size=3)',
+    "kwire_cluster": (
+        'kwire_cluster({"num.partitions": 3}, users={"alice": "secret"}, tls=True, '
+        'acls=[Acl.allow("alice", "READ", topic="*")], size=3)'
+    ),
     "kwire_simulation": 'kwire_simulation({"num.partitions": 3}, seeds=20, size=3, faults=True)',
 }
 """The complete syntax of each fixture's mark, for error messages."""
 
-MARK_ARGUMENT_TYPES = {"size": int, "faults": bool, "users": Mapping, "process": str}
+MARK_ARGUMENT_TYPES = {"size": int, "faults": bool, "users": Mapping, "acls": Sequence, "process": str}
 """Types of the keyword arguments of marks. Seeds are checked separately."""
 
 _INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
@@ -100,12 +105,12 @@ def pytest_configure(config: pytest.Config) -> None:
     KEPT_MODULES.install()  # pytest has installed its own finder
     config.addinivalue_line(
         "markers",
-        "kwire_broker(config, users=..., tls=True): broker configs for the fixture kwire_broker",
+        "kwire_broker(config, users=..., tls=True, acls=[...]): broker configs for the fixture kwire_broker",
     )
     config.addinivalue_line(
         "markers",
-        "kwire_cluster(config, users=..., tls=True, size=3): broker configs and size for the fixture "
-        "kwire_cluster",
+        "kwire_cluster(config, users=..., tls=True, acls=[...], size=3): broker configs and size for the "
+        "fixture kwire_cluster",
     )
     config.addinivalue_line(
         "markers",
@@ -175,9 +180,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         for name, broker in data.brokers.items():
             try:
                 requests = broker.requests.format(since_s=item.stash[STARTED_AT_S], limit=MAX_REQUESTS_SHOWN)
+                denials = "\n".join(map(str, broker.denials(item.stash[STARTED_AT_S])))
             except Exception as error:
-                requests = f"not available: {error}"
+                requests, denials = f"not available: {error}", ""
             item.add_report_section(call.when, f"kwire requests{name}", requests)
+            if denials:
+                item.add_report_section(call.when, f"kwire denied requests{name}", denials)
         item.add_report_section(call.when, "kwire data", f"kept in {data.directory}")
 
 
@@ -363,12 +371,13 @@ def _new_broker(
     process: Process,
     users: Mapping[str, str] | None = None,
     tls: bool | Tls = False,
+    acls: Sequence[Acl] | None = None,
 ) -> BrokerData:
     """Return a broker that has not started, with a new data directory."""
     from kwire.testing.broker import Broker
 
     directory = _new_directory(tmp_path_factory, name)
-    broker = Broker(config, users=users, tls=tls, log_dir=directory, sync=False, process=process)
+    broker = Broker(config, users=users, tls=tls, acls=acls, log_dir=directory, sync=False, process=process)
     return BrokerData(directory, {"": broker}, [])
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from kwire.testing.tls import ClientTls
+from kwire.testing.tls import OWN_NAME, ClientTls, Tls
 from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 from kwire.wire.named_tuple import NamedTuple
+
+V = TypeVar("V")
 
 CLIENT_LISTENER: Final = "SASL_PLAINTEXT"
 """The name of the listener that authenticates clients without TLS; also its security protocol."""
 NODE_LISTENER: Final = "PLAINTEXT"
 CONTROLLER_LISTENER: Final = "CONTROLLER"
 """The listeners between nodes, which do not authenticate."""
+SUPER_USER: Final = OWN_NAME
+"""The user, or the common name of the certificate, that may do everything on a broker with ACLs."""
 TOKEN_SECRET_KEY: Final = "kwire.testing"
 LOGIN_MODULES: Final = "org.apache.kafka.common.security"
 
@@ -122,6 +126,28 @@ def check_users(users: Mapping[str, str]) -> None:
             raise ValueError(f"user {name!r}: SCRAM supports only ASCII names")
         if "\0" in name + password:
             raise ValueError(f"user {name!r}: names and passwords cannot contain NUL")
+
+
+def check_acl_clients(users: Mapping[str, str] | None, tls: Tls | None) -> None:
+    """Raise ValueError if clients can connect without a name, which ACLs need."""
+    if users is None and (tls is None or tls.client_auth != "required"):
+        raise ValueError(
+            "acls need clients with names: pass users={'alice': 'alice-secret'} or "
+            "tls=Tls(client_auth='required'), too"
+        )
+
+
+def with_authorizer(overrides: Mapping[str, V]) -> dict[str, V | str]:
+    """Return the broker configs with an authorizer, and with super users besides those of `overrides`.
+
+    These are the fixture itself, and the nodes of a cluster, which do not authenticate. Clients cannot
+    connect to the listener of the nodes by mistake: `bootstrap_servers` does not have its address.
+    """
+    from kwire.broker.config.authorizer import STANDARD_AUTHORIZER, SUPER_USERS
+
+    names = [f"User:{SUPER_USER}", f"User:CN={SUPER_USER}", "User:ANONYMOUS"]
+    names += filter(None, [str(overrides.get(SUPER_USERS, ""))])
+    return {"authorizer.class.name": STANDARD_AUTHORIZER, **overrides, SUPER_USERS: ";".join(names)}
 
 
 def client_protocol(*, has_users: bool, has_tls: bool) -> str:

@@ -93,11 +93,6 @@ def test_unsupported_container_features_are_refused_with_a_reason() -> None:
             "SSL",
             "protocol SSL: this listener is PLAINTEXT; use a kwire.testing.Broker: with tls=",
         ),
-        (
-            "KAFKA_AUTHORIZER_CLASS_NAME",
-            "org.example.Authorizer",
-            "authorizer.class.name: the broker does not authorize",
-        ),
     ],
 )
 def test_unsupported_security_settings_are_refused(key: str, value: str, message: str) -> None:

@@ -30,6 +30,7 @@ KAFKA = """
 USERS = """
     client_config(user, mechanism, certificate, defect)
     create_token(owner, renewers, max_lifetime_ms, mechanism)
+    set_acls(acls)
     tokens()
 """
 NAMES = {
@@ -39,6 +40,7 @@ NAMES = {
     {USERS}
     advance(delay_ms)
     crash()
+    denials(since_s)
     faults
     fill_disk()
     free_disk()
@@ -122,6 +124,23 @@ NAMES = {
     on_transaction_end(transaction, committed)
     set_final_records(records)
 """,
+    "Acl": """
+    allow
+    deny
+    host
+    is_prefixed
+    operation
+    permission
+    principal
+    resource_name
+    resource_type
+""",
+    "Denial": """
+    api
+    client_id
+    denied_by
+    missing
+""",
     "Group": """
     members
     state
@@ -190,7 +209,7 @@ def with_parameters(kind: type, name: str) -> str:
 
 
 def test_module_exports_exactly_these_names() -> None:
-    assert set(kwire.testing.__all__) == {*NAMES, "wait_until"}
+    assert set(kwire.testing.__all__) == {*NAMES, "SUPER_USER", "wait_until"}
     assert all(hasattr(kwire.testing, name) for name in kwire.testing.__all__)
     assert not hasattr(kwire.testing, "Nothing")
     assert list(inspect.signature(kwire.testing.wait_until).parameters) == [

@@ -38,11 +38,13 @@ HIDDEN_TOPICS = "The group has described topic(s) that the client is not authori
 def list_groups(node: BrokerRole, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """Return the groups that match the filters for states and types. An empty filter matches every group."""
     groups = node.groups.list_groups(request.states_filter, request.types_filter)
-    if not node.gate.allows(context, Operation.DESCRIBE):
+    if not node.gate.allows(context, Operation.DESCRIBE, is_asked=False):
         groups = [
             group
             for group in groups
-            if node.gate.allows(context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
+            if node.gate.allows(
+                context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id, is_asked=False
+            )
         ]
     return ListGroupsResponse(groups=groups)
 

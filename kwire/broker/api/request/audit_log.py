@@ -14,10 +14,14 @@ from kwire.host.windows import Windows
 from kwire.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kwire.broker.api.request.requester import Requester
     from kwire.broker.security.authorizer import Operation, ResourceType
-    from kwire.broker.security.standard_authorizer import StandardAuthorizer
+    from kwire.broker.security.standard_authorizer import Decision, StandardAuthorizer
     from kwire.host.host import Host
+
+    OnDenied = Callable[[Requester, Operation, ResourceType, str, Decision], None]
 
 TRACE: Final = 5
 BATCH: Final = 1024
@@ -35,6 +39,8 @@ class AuditLog:
         self._allowed, self._denied = Windows(), Windows()
         self._counts = [0, 0]
         """The denied and the allowed operations that are not part of the rates yet."""
+        self.on_denied: OnDenied | None = None
+        """A callback for each denied operation for which a client asked."""
 
     def record(
         self,
@@ -50,6 +56,11 @@ class AuditLog:
         self._counts[is_allowed] += 1
         if sum(self._counts) >= BATCH:
             self._add_counts()
+        if self.on_denied is not None and is_asked and not is_allowed:
+            decision = self.authorizer.decide(
+                context.principal, context.peer_host, operation, resource_type, name
+            )
+            self.on_denied(context, operation, resource_type, name, decision)
         level = logging.DEBUG if is_allowed else logging.INFO if is_asked else TRACE
         if self._logger.isEnabledFor(level):
             client = context.principal, context.peer_host

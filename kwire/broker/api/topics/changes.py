@@ -88,7 +88,9 @@ def _add_configs(
     for result in results:
         if result.error_code != ErrorCode.NONE:
             continue
-        if not node.gate.allows(context, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name):
+        if not node.gate.allows(
+            context, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name, is_asked=False
+        ):
             result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             result.num_partitions = result.replication_factor = -1
             result.configs = []

@@ -65,7 +65,7 @@ def _steps(
         topics = [
             describe.topic(topic)
             for topic in image.topics.values()
-            if node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+            if node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name, is_asked=False)
         ]
     elif by_id:
         for topic_id in dict.fromkeys(by_id):
@@ -161,7 +161,7 @@ def _missing(
     to_create: list[str] = []
     gate = node.gate
     creates = allow_creation and node.config.auto_create_topics_enable
-    needs_topic = creates and not gate.allows(context, Operation.CREATE)
+    needs_topic = creates and not gate.allows(context, Operation.CREATE, is_asked=False)
     for number, name in enumerate(names, 1):
         if not number % SLICE_PARTITIONS:
             yield
