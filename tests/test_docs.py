@@ -16,6 +16,8 @@ import pytest
 
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS
 from kwire.broker.config import BrokerConfig
+from kwire.broker.config.authorizer import authorizer_settings
+from kwire.broker.config.protection import unprotected_settings
 from kwire.broker.net.store_files import RealStoreFiles
 from kwire.broker.security.node_tls import NodeTls
 from kwire.broker.security.settings import listener_security
@@ -109,7 +111,8 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
 
 SECURITY = properties_of(DOCS / "security.md")
 SASL = [each for each in SECURITY if "sasl.enabled.mechanisms" in each or "sasl.mechanism" in each]
-TLS = [each for each in SECURITY if each not in SASL]
+AUTHORIZER = [each for each in SECURITY if "authorizer.class.name" in each]
+TLS = [each for each in SECURITY if each not in SASL + AUTHORIZER]
 
 
 @pytest.mark.parametrize("properties", SASL)
@@ -124,6 +127,17 @@ def test_properties_for_sasl_in_the_pages_are_valid(properties: dict[str, str], 
             assert int(str(config.value(key))) <= voters.count(",") + 1, f"{key}: there is no coordinator"
     else:
         assert parse_security(properties).credentials is not None
+
+
+@pytest.mark.parametrize("properties", AUTHORIZER)
+def test_properties_of_the_authorizer_in_the_pages_are_valid(
+    properties: dict[str, str], tmp_path: Path
+) -> None:
+    config = BrokerConfig({**SASL[0], **properties, "log.dirs": str(tmp_path)})
+    settings = authorizer_settings(config.static_settings)
+    assert settings is not None
+    assert settings.super_users
+    assert not unprotected_settings(properties)
 
 
 @pytest.mark.parametrize("properties", TLS)
