@@ -112,6 +112,34 @@ def test_the_super_user_changes_acls_with_stock_clients() -> None:
             alice.produce("orders", "x")
 
 
+def test_only_operations_for_which_a_client_asked_are_denied_requests() -> None:
+    from confluent_kafka import Consumer, KafkaException
+    from confluent_kafka import admin as kafka_admin
+
+    acls = [Acl.allow("alice", operation, topic="own") for operation in ("CREATE", "DESCRIBE")]
+    acls.append(Acl.allow("alice", "WRITE", topic="orders"))
+    with Broker({"offsets.topic.num.partitions": 1}, users=USERS, acls=acls) as broker:
+        broker.create_topic("others")
+        consumer = Consumer({**broker.client_config(SUPER_USER).confluent, "group.id": "others"})
+        consumer.subscribe(["others"])
+        broker.wait_until(lambda: consumer.poll(0.1) is None and consumer.assignment())
+        client: Any = kafka_admin.AdminClient(broker.client_config("alice").confluent)
+        assert not client.list_consumer_groups().result(10).valid
+        assert "others" not in client.list_topics(timeout=10).topics
+        with as_client(broker.client_config("alice")) as alice:
+            alice.create_topic("own")  # the response would contain the configuration
+        assert broker.denials() == []
+        with pytest.raises(KafkaException, match="Authorization failed"):
+            client.create_topics([kafka_admin.NewTopic("foreign", 1, 1)])["foreign"].result(10)
+        with as_client(broker.client_config("alice")) as alice:
+            assert is_denied(lambda: alice.produce("orders", "x"))
+        consumer.close()
+        assert [denial.missing for denial in broker.denials()] == [
+            Acl.allow("alice", "CREATE", topic="foreign"),
+            Acl.allow("alice", "CREATE", topic="orders"),
+        ]
+
+
 def test_acls_name_the_certificates_of_clients() -> None:
     acls = [Acl.allow("CN=billing", "WRITE", topic="orders")]
     with Broker(tls=Tls(client_auth="required"), acls=acls) as broker:
