@@ -20,7 +20,8 @@ NAMES: Final = ("*", "f", "fo", "foo", "fooa", "foob", "foobar", "fb", "gar", "h
 PRINCIPALS: Final = ("User:alice", "User:bob", "User:*", "Group:alice", "User:CN=a, O=b")
 CLIENTS: Final = tuple(one for one in PRINCIPALS if one != "User:*")
 """Apache Kafka fails for a client with the name that matches everyone."""
-HOSTS: Final = ("127.0.0.1", "192.168.0.1", "10.0.0.1")
+HOSTS: Final = ("127.0.0.1", "10.0.0.1", "::1", "2001:db8::a0", "::ffff:10.0.0.1")
+ACL_HOSTS: Final = ("*", "127.0.0.1", "10.0.0.1", "0:0:0:0:0:0:0:1", "::1", "2001:db8:0:0:0:0:0:a0")
 OPERATIONS: Final = tuple(Operation)[:10]
 TYPES: Final = (ResourceType.TOPIC, ResourceType.TOPIC, ResourceType.GROUP)
 
@@ -53,7 +54,7 @@ class RandomCase:
             choose((PatternType.LITERAL, PatternType.PREFIXED)),
             choose((ALL_OPERATIONS, *OPERATIONS)),
             choose(PRINCIPALS),
-            choose(("*", *HOSTS)),
+            choose(ACL_HOSTS),
             choose((Permission.DENY, Permission.ALLOW, Permission.ALLOW)),
         )
         if acl in self._acls.values():

@@ -118,6 +118,18 @@ def acl_of(record: AccessControlEntryRecord) -> Acl:
     )
 
 
+def acl_host(address: str) -> str:
+    """Return the address of a client in Java's form, which ACLs have: `::1` is `0:0:0:0:0:0:0:1`."""
+    if ":" not in address:
+        return address
+    from ipaddress import IPv6Address
+
+    found = IPv6Address(address.partition("%")[0])
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return ":".join(f"{int(group, 16):x}" for group in found.exploded.split(":"))
+
+
 def name_of(kind: type[IntEnum], code: int) -> str:
     """Return the name of a code; UNKNOWN for a code of a newer release, as Apache Kafka does."""
     try:

@@ -14,7 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from kwire.broker.security.acl import ALL_OPERATIONS, EVERYONE, WILDCARD, Acl, PatternType, Permission
+from kwire.broker.security.acl import (
+    ALL_OPERATIONS,
+    EVERYONE,
+    WILDCARD,
+    Acl,
+    PatternType,
+    Permission,
+    acl_host,
+)
 from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.broker.security.principal import Principal
 from kwire.wire.errors import ApiError, ErrorCode
@@ -184,6 +192,7 @@ class StandardAuthorizer:
         if text in self._super_users:
             return SUPER_USER
         self._require_loaded()
+        host = acl_host(host)
         allowed: Acl | None = None
         has_acls = False
         implied_by = _IMPLIED_BY.get(operation, frozenset((ALL_OPERATIONS, operation)))
@@ -225,6 +234,7 @@ class StandardAuthorizer:
         denied: dict[int, set[str]] = {PatternType.LITERAL: set(), PatternType.PREFIXED: set()}
         allowed: dict[int, set[str]] = {PatternType.LITERAL: set(), PatternType.PREFIXED: set()}
         everywhere = PatternType.LITERAL, WILDCARD
+        host = acl_host(host)
         is_everything_allowed = False
         for acl in self._patterns.get(resource_type, _NO_PATTERNS).all():
             if (
