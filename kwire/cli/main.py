@@ -220,7 +220,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-unprotected",
         action="store_true",
-        help="start even if settings ask for a protection that kwire lacks, such as authorizer.class.name; "
+        help="start even if settings ask for a protection that kwire lacks, such as create.topic.policy.class.name; "
         "KWIRE_ACCEPT_UNPROTECTED=true does the same",
     )
 

@@ -55,10 +55,10 @@ def create(cluster: AuthorizedCluster, **changes: Any) -> tuple[int, str | None]
 def test_every_node_follows_the_acls_also_after_a_restart() -> None:
     cluster = AuthorizedCluster()
     assert cluster.may_read() == [False] * 3
-    assert create(cluster) == (0, None)
+    assert create(cluster) == (0, "")
     assert cluster.may_read() == [True] * 3
     offset = cluster.nodes[2].node.image.offset
-    assert create(cluster) == (0, None), "an ACL that exists"
+    assert create(cluster) == (0, ""), "an ACL that exists"
     assert len(cluster.nodes[2].node.image.acls) == 1
     assert cluster.nodes[2].node.image.offset - offset < 5
     for node_id in (1, 2, 3):
