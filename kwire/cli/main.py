@@ -220,8 +220,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-unprotected",
         action="store_true",
-        help="start even if settings ask for a protection that kwire lacks, such as create.topic.policy.class.name; "
-        "KWIRE_ACCEPT_UNPROTECTED=true does the same",
+        help="start even if settings ask for a protection that kwire lacks, such as "
+        "create.topic.policy.class.name; KWIRE_ACCEPT_UNPROTECTED=true does the same",
     )
 
 

@@ -169,7 +169,10 @@ class StandardAuthorizer:
 
         Raises ApiError if the ACLs are not loaded.
         """
-        return self.decide(principal, host, operation, resource_type, name).is_allowed
+        kept = self._decisions.get((principal, host, operation, resource_type, name))
+        if kept is None:
+            kept = self.decide(principal, host, operation, resource_type, name)
+        return kept.is_allowed
 
     def decide(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str

@@ -14,7 +14,7 @@ from kwire.host.windows import Windows
 from kwire.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kwire.broker.api.request.requester import Requester
     from kwire.broker.security.authorizer import Operation, ResourceType
@@ -37,8 +37,9 @@ class AuditLog:
         self._logger = host.logger(AUDIT_LOGGER)
         self._now_ms = host.monotonic_ms
         self._allowed, self._denied = Windows(), Windows()
-        self._counts = [0, 0]
-        """The denied and the allowed operations that are not part of the rates yet."""
+        self._is_enabled = self._logger.logger.isEnabledFor
+        self._counts, self._pending = [0, 0], 0
+        """The denied and the allowed operations that are not part of the rates yet, and their sum."""
         self.on_denied: OnDenied | None = None
         """A callback for each denied operation for which a client asked."""
 
@@ -53,16 +54,14 @@ class AuditLog:
         is_asked: bool = True,
     ) -> None:
         """Record a decision. `is_asked` is False if the client did not ask for this operation."""
-        self._counts[is_allowed] += 1
-        if sum(self._counts) >= BATCH:
-            self._add_counts()
+        self._count(1, is_allowed=is_allowed)
         if self.on_denied is not None and is_asked and not is_allowed:
             decision = self.authorizer.decide(
                 context.principal, context.peer_host, operation, resource_type, name
             )
             self.on_denied(context, operation, resource_type, name, decision)
         level = logging.DEBUG if is_allowed else logging.INFO if is_asked else TRACE
-        if self._logger.isEnabledFor(level):
+        if self._is_enabled(level):
             client = context.principal, context.peer_host
             self._logger.log(
                 level,
@@ -78,6 +77,26 @@ class AuditLog:
                 self.authorizer.decide(*client, operation, resource_type, name),
             )
 
+    def record_allowed(
+        self,
+        context: Requester,
+        operation: Operation,
+        resource_type: ResourceType,
+        names: Sequence[str],
+    ) -> None:
+        """Record that an operation on several resources is allowed."""
+        if not self._is_enabled(logging.DEBUG):
+            self._count(len(names), is_allowed=True)
+            return
+        for name in names:
+            self.record(context, operation, resource_type, name, is_allowed=True)
+
+    def _count(self, count: int, *, is_allowed: bool) -> None:
+        self._counts[is_allowed] += count
+        self._pending += count
+        if self._pending >= BATCH:
+            self._add_counts()
+
     def per_minute(self) -> tuple[float, float]:
         """Return the rates of allowed and of denied operations per minute."""
         self._add_counts()
@@ -88,7 +107,7 @@ class AuditLog:
         for window, count in zip((self._denied, self._allowed), self._counts, strict=True):
             if count:
                 window.record(count, self._now_ms())
-        self._counts = [0, 0]
+        self._counts, self._pending = [0, 0], 0
 
 
 def _words(name: str) -> str:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from kwire.broker.api.request.error_responses import WITH_DEFAULT_MESSAGE, ItemResults
+from kwire.broker.api.request.error_responses import WITH_DEFAULT_MESSAGE, ItemResults, items_of
 from kwire.broker.api.request.needs import ByHandler, ItemNeed
 from kwire.broker.api.request.requester import Requester
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS
@@ -71,6 +71,24 @@ _WITH_DEFAULT_MESSAGE: Final = WITH_DEFAULT_MESSAGE | {
 """The APIs that send Kafka's default message with the error of an item."""
 
 
+def _only_need(api_key: int) -> tuple[str, str, Operation, ResourceType] | None:
+    """Return the field of the items, the field of an item's name, and what each item needs.
+
+    Return None for an API that needs something else too, or for which other checks come before rights.
+    """
+    needs = [need for need in SUPPORTED_APIS[api_key].needs if not isinstance(need, ByHandler)]
+    if len(needs) != 1 or not isinstance(needs[0], ItemNeed) or api_key in _REPEATED_FIRST:
+        return None
+    (need,) = needs
+    if need.resource_type is None or need.or_on_cluster is not None or api_key == ApiKey.DESCRIBE_PRODUCERS:
+        return None
+    items = items_of(api_key)
+    return items.request_field, items.key_fields[0].rpartition("=")[2], need.operation, need.resource_type
+
+
+_ONLY_NEEDS: Final = {
+    api_key: found for api_key in SUPPORTED_APIS if (found := _only_need(api_key)) is not None
+}
 _WITHOUT_NEED: Final = WITH_DEFAULT_MESSAGE | {
     ApiKey.DESCRIBE_CLIENT_QUOTAS,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
@@ -135,6 +153,9 @@ class Gate:
 
         Raises ApiError if the complete request is denied.
         """
+        only_need = _ONLY_NEEDS.get(context.header.api_key)
+        if only_need is not None and self._allows_all(context, request, *only_need):
+            return request, None
         results: ItemResults | None = None
         for need in SUPPORTED_APIS[context.header.api_key].needs:
             if isinstance(need, ByHandler):
@@ -148,6 +169,32 @@ class Gate:
             for name in [names] if isinstance(names, str) else names or ():
                 self.require(context, need.operation, need.resource_type, name)
         return (request, None) if not results else (results.rest_of(request), results)
+
+    def _allows_all(
+        self,
+        context: Requester,
+        request: Any,
+        field: str,
+        name_field: str,
+        operation: Operation,
+        resource_type: ResourceType,
+    ) -> bool:
+        """Return whether all items are known and allowed, which is the usual case."""
+        authorizer, principal, peer_host = self.authorizer, context.principal, context.peer_host
+        if authorizer is None:
+            return True
+        names = []
+        for item in getattr(request, field):
+            name = item if isinstance(item, str) else getattr(item, name_field)
+            if not name:
+                topic_id = getattr(item, "topic_id", ZERO_UUID)
+                name = None if topic_id == ZERO_UUID else self._image().name_of(topic_id)
+            if name is None or not authorizer.allows(principal, peer_host, operation, resource_type, name):
+                return False
+            names.append(name)
+        if self.audit_log is not None:
+            self.audit_log.record_allowed(context, operation, resource_type, names)
+        return True
 
     def _denied(self, context: Requester, request: Any, need: ItemNeed) -> ItemResults:
         api_key = context.header.api_key
