@@ -16,7 +16,7 @@ from kwire.broker.security.standard_authorizer import StandardAuthorizer
 SEED: Final = 801
 CASES: Final = 600
 STEPS: Final = 80
-NAMES: Final = ("*", "f", "fo", "foo", "fooa", "foob", "foobar", "fb", "gar", "hardcode", "!", "é", "日本")
+NAMES: Final = ("*", "k", "k1", "k12", "k12a", "k12b", "k12bar", "kb", "gar", "hardcode", "!", "é", "日本")
 PRINCIPALS: Final = ("User:alice", "User:bob", "User:*", "Group:alice", "User:CN=a, O=b")
 CLIENTS: Final = tuple(one for one in PRINCIPALS if one != "User:*")
 """Apache Kafka fails for a client with the name that matches everyone."""

@@ -79,7 +79,7 @@ def consume(protocol: str, subscription: str) -> Task:
 def assign(broker: Broker) -> None:
     settings = config(broker, group_id="billing", enable_auto_commit=False)
     with closing(confluent.Consumer(settings)) as consumer:
-        consumer.assign([confluent.TopicPartition("orders", 0, 0)])
+        consumer.assign([confluent.TopicPartition("orders", 0)])  # from the committed offset
         _poll(consumer)
 
 

@@ -187,7 +187,7 @@ def test_settings_of_kwire_certs_start_a_broker(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     server, alice = (f"#{text}" for text in printed.split("\n# ")[1:])
-    settings = {**load(server), "listeners": "SSL://127.0.0.1:0"}
+    settings = {**load(server), "listeners": "SSL://127.0.0.1:0,CONTROLLER://127.0.0.1:0"}
     command = [*kwire, "serve", "--data", "data"]
     command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as broker:

@@ -17,7 +17,7 @@ from kwire.wire.errors import ApiError, ErrorCode
 
 ALICE, BOB, ADMIN = (Principal("User", name) for name in ("alice", "bob", "admin"))
 HERE, THERE = "127.0.0.1", "10.0.0.1"
-NAMES: Final = ("*", "f", "fo", "foo", "fooa", "foobar", "fb", "g")
+NAMES: Final = ("*", "k", "k1", "k12", "k12a", "k12bar", "kb", "g")
 TOPIC = ResourceType.TOPIC
 
 
