@@ -22,6 +22,7 @@ from typing import Final
 
 import trio
 
+from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.config.tls import ListenerCertificates
 from kwire.broker.observe.console_rate_limit import READER_ID
 from kwire.broker.observe.ports import RunningNode
@@ -229,13 +230,17 @@ class ConsoleProcess:
     def _connection_settings(self) -> ConsoleConnection:
         """Return how the console connects.
 
-        If there is no PLAINTEXT listener, the console connects to the inter-broker listener, as other brokers
-        do: to the advertised address, which the certificate must have, with the broker's certificate and
-        credentials.
+        If brokers have no PLAINTEXT listener, the console connects to the inter-broker listener, as other
+        brokers do: to the advertised address, which the certificate must have, with the broker's certificate
+        and credentials.
         """
         node = self._running.node
         config = node.config
-        plain = [one for one in self._running.server.listeners if config.protocol(one.name) == "PLAINTEXT"]
+        plain = [
+            one
+            for one in self._running.server.listeners
+            if one.role is ListenerRole.BROKER and config.protocol(one.name) == "PLAINTEXT"
+        ]
         if plain:
             return ConsoleConnection(",".join(one.address for one in plain), is_open=True)
         name = config.inter_broker_listener_name

@@ -90,6 +90,13 @@ TLS_LISTENERS = {
     "listener.security.protocol.map": "CLIENTS:SSL,BROKERS:SSL",
     "inter.broker.listener.name": "BROKERS",
 }
+OPEN_CONTROLLER_LISTENER = {
+    **TLS_LISTENERS,
+    "process.roles": "broker,controller",
+    "listeners": f"{TLS_LISTENERS['listeners']},CONTROLLER://127.0.0.1:0",
+    "listener.security.protocol.map": "CLIENTS:SSL,BROKERS:SSL,CONTROLLER:PLAINTEXT",
+    "controller.listener.names": "CONTROLLER",
+}
 SASL_SSL_LISTENERS = {
     **TLS_LISTENERS,
     "listener.security.protocol.map": "CLIENTS:SASL_SSL,BROKERS:SASL_SSL",
@@ -116,6 +123,7 @@ def with_prefixes(settings: dict[str, str], auth: ClientAuth) -> dict[str, str]:
         (TLS_LISTENERS, "none", True),
         (TLS_LISTENERS, "requested", True),
         (TLS_LISTENERS, "required", False),
+        (OPEN_CONTROLLER_LISTENER, "required", False),
         (SASL_SSL_LISTENERS, "none", False),
         (SASL_SSL_LISTENERS, "required", False),
     ],
