@@ -12,6 +12,7 @@ import secrets
 import socket
 import time
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.security.distinguished_name import rfc2253_name, subject_of
@@ -58,7 +59,8 @@ def parser(name: str) -> ArgumentParser:
         parser,
         "--host",
         "NAME",
-        "a host name or IP address of the node (default: localhost, its addresses, and this machine's name)",
+        "a host name or IP address of the node (default: localhost, its addresses, and this machine's name, "
+        "or with --replace the names of the existing certificate)",
     )
     add_repeatable_option(parser, "--client", "NAME", "make a client certificate with this common name")
     parser.add_argument(
@@ -74,7 +76,9 @@ def parser(name: str) -> ArgumentParser:
         help="also write PKCS12 stores, for Java programs without PEM support",
     )
     parser.add_argument(
-        "--replace", action="store_true", help="issue existing certificates again, with new private keys"
+        "--replace",
+        action="store_true",
+        help="issue the certificates of the node and of each --client again, with new private keys",
     )
     add_json_option(parser)
     return parser
@@ -161,6 +165,9 @@ class CertificateDirectory:
                 )
             state = KEPT
         else:
+            if found is not None and not has_given_names:
+                with suppress(ValueError):  # a file without a usable certificate gets the default names
+                    hosts = self._library.IssuedCertificate.load(found).names or hosts
             subject = self._library.common_name(name)
             issued = self._authority.issue(
                 subject, hosts, now_ms=self._now_ms, lifetime_days=self._lifetime_days
