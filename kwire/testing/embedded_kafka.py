@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from kwire.testing.acl import Acl, check_acls
 from kwire.testing.arguments import check_names, check_number
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 V = TypeVar("V")
+
+NO_USERS: Final = "there are no users: pass users={'alice': 'alice-secret'}"
 
 
 class EmbeddedKafka(Kafka):
@@ -93,8 +95,10 @@ class EmbeddedKafka(Kafka):
             raise LookupError("there is no TLS: pass tls=True to the broker or cluster")
         tls = None if self._certificates is None else self._certificates.client(certificate, defect)
         if not self._users:
-            if tls is None or user is not None:
-                raise LookupError("there are no users: pass users={'alice': 'alice-secret'}")
+            if user is not None:
+                raise LookupError(NO_USERS)
+            if tls is None:
+                raise LookupError(f"{NO_USERS} or tls=True")
             return ClientConfig(self.bootstrap_servers, tls=tls)
         name = next(iter(self._users)) if user is None else user
         if name not in self._users:
@@ -121,6 +125,8 @@ class EmbeddedKafka(Kafka):
         check_number("max_lifetime_ms", 0 if max_lifetime_ms is None else max_lifetime_ms)
         if mechanism not in SCRAM:
             raise LookupError(f"tokens have no mechanism {mechanism!r}: {describe_choice(list(SCRAM))}")
+        if not self._users:
+            raise LookupError(NO_USERS)
         login = self.client_config(owner, certificate=self._own_certificate())
         made = self._call_as(login.java, lambda client: client.create_token(renewers, max_lifetime_ms))
         return login._replace(username=made.id, password=made.password, mechanism=mechanism, is_token=True)

@@ -194,11 +194,13 @@ def test_client_config_explains_what_is_missing() -> None:
         without.client_config(certificate="alice")
     with pytest.raises(LookupError, match="there are no users"):
         tls.client_config("alice")
+    with pytest.raises(LookupError, match="there are no users"):
+        tls.create_token()
     with pytest.raises(ValueError, match="defect='expired' is that of a certificate"):
         tls.client_config(defect="expired")
     with pytest.raises(ValueError, match="defect='old': use one of"):
         tls.client_config(certificate="alice", defect="old")  # type: ignore[arg-type]
-    with pytest.raises(LookupError, match="there are no users"):
+    with pytest.raises(LookupError, match=r"there are no users: pass .* or tls=True"):
         Cluster(tls=False).client_config()
 
 

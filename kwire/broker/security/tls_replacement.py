@@ -40,7 +40,7 @@ def check_replacement(
             "ssl.allow.san.changes=true"
         )
     for (_, before), (alias, after) in zip(old.certificates, new.certificates, strict=True):
-        source = f"the certificate {alias} in {new.source}"
+        source = f"the certificate {alias + ' ' if len(new.certificates) > 1 else ''}in {new.source}"
         if not allow_dn_changes:
             _check_subject(source, before, after)
         if not allow_san_changes:
@@ -75,5 +75,5 @@ def _check_alternative_names(source: str, before: bytes, after: bytes) -> None:
         if not missing:
             return
         names = ", ".join(one if isinstance(one, str) else one.hex() for one in missing)
-        change = f"lacks the subject alternative name {names} of the current certificate"
+        change = f"lacks subject alternative names of the current certificate ({names})"
     raise TlsConfigError(f"{source} {change}: keep all names, or set ssl.allow.san.changes=true")
