@@ -484,8 +484,9 @@ class BrokerConfig:
                 )
         if self.inter_broker_listener_name not in {listener.name for listener in advertised}:
             raise ConfigError(
-                f"inter.broker.listener.name is {self.inter_broker_listener_name}, which is not in "
-                f"advertised.listeners: {', '.join(listener.name for listener in advertised)}"
+                f"the inter-broker listener is {self.inter_broker_listener_name}, which is not in "
+                "advertised.listeners: set inter.broker.listener.name to one of "
+                f"{', '.join(listener.name for listener in advertised)}"
             )
 
 

@@ -129,7 +129,7 @@ def test_the_error_for_an_invalid_value_contains_the_key_and_the_valid_values(
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "nonroutable meta-address"),
         ({"advertised.listeners": "OTHER://h:9092"}, "which is not in listeners"),
         ({"controller.listener.names": "CONTROLLER"}, "CONTROLLER, which is not in listeners"),
-        ({"inter.broker.listener.name": "INTERNAL"}, "inter.broker.listener.name is INTERNAL"),
+        ({"inter.broker.listener.name": "INTERNAL"}, "set inter.broker.listener.name to one of PLAINTEXT"),
         ({"log.retention.ms": "0"}, "log.retention.ms must be unlimited (-1)"),
         ({"max.connections.per.ip": "0"}, "can be set to zero only if"),
         (
