@@ -173,6 +173,7 @@ PURE = {"pathlib.PurePath", "pathlib.PurePosixPath"}
 MAY_TOUCH_OUTSIDE = {
     "kwire.broker.net",
     "kwire.broker.security.tls_context",  # builds OpenSSL's contexts, which read keys from files
+    "kwire.broker.security.presented_certificates",  # observes handshakes
     "kwire.broker.storage.descriptors",
     "kwire.broker.storage.disk",
     "kwire.broker.storage.cleaner.worker_pool",  # starts the cleaner process

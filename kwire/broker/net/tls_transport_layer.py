@@ -15,6 +15,7 @@ from typing import Final
 
 from kwire.broker.net.handshake_error import HandshakeError
 from kwire.broker.net.unexpected_protocols import UnexpectedProtocol, protocol_without_tls
+from kwire.broker.security.presented_certificates import end_handshake, presented_subject
 from kwire.broker.security.principal import ANONYMOUS, Principal
 from kwire.host.platform.events import READABLE, WRITABLE
 from kwire.host.platform.sockets import MSG_MORE
@@ -157,6 +158,7 @@ class TlsTransportLayer:
             raise _failure(error) from error
         try:
             self._tls.do_handshake()
+            end_handshake(self._tls)
             is_complete = True
         except ssl.SSLWantReadError:
             is_complete = False
@@ -185,7 +187,11 @@ class TlsTransportLayer:
             return HandshakeError(OTHER_PROTOCOLS[protocol], protocol)
         self._send_alert()
         if isinstance(error, ssl.SSLCertVerificationError):
-            return HandshakeError(f"the certificate of the peer is not accepted ({error.verify_message})")
+            subject = presented_subject(self._tls)
+            return HandshakeError(
+                f"the certificate of the peer{subject and f' ({subject})'} is not accepted: "
+                f"{error.verify_message}"
+            )
         if not self._start.startswith(RECORD_TYPES):
             return HandshakeError("the peer did not send TLS")
         return HandshakeError(_reason(error))

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.dynamic import PER_LISTENER_KEYS
+from kwire.broker.security.presented_certificates import watch_certificates
 from kwire.broker.security.principal import USER, Principal
 from kwire.broker.security.principal_mapping import NoMatchingRuleError, PrincipalMapper, principal_of
 from kwire.broker.security.tls_context import (
@@ -79,6 +80,8 @@ class ListenerTls:
             self.client = client_context(settings, *stores) if use.connects else None
             self._validator = validation_context(settings, *stores) if use.is_inter_broker else None
             self._check_handshakes(self)
+            watch_certificates(self.server if self.asks_for_certificates else None)
+            watch_certificates(self.client)
         except TlsConfigError as error:
             raise ConfigError(f"listener {listener}: {error}") from error
         try:

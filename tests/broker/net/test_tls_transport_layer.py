@@ -365,8 +365,8 @@ def test_certificate_of_the_client_is_verified() -> None:
 @pytest.mark.parametrize(
     ("context", "hostname", "reason"),
     [
-        (client_context(trusts=False), "127.0.0.1", "certificate of the peer is not accepted .*issuer"),
-        (client_context(), "127.0.0.2", "certificate of the peer is not accepted .*IP address mismatch"),
+        (client_context(trusts=False), "127.0.0.1", "certificate of the peer is not accepted: .*issuer"),
+        (client_context(), "127.0.0.2", "certificate of the peer is not accepted: .*IP address mismatch"),
         (client_context(), "127.0.0.1", None),
     ],
 )

@@ -138,7 +138,7 @@ async def test_certificate_of_another_authority_is_rejected_if_one_is_requested(
             with pytest.raises(trio.BrokenResourceError) as failed:
                 await stream.receive_some()
         assert "UNKNOWN_CA" in str(failed.value.__cause__)
-    assert "the certificate of the peer is not accepted" in caplog.text
+    assert "the certificate of the peer (CN=prometheus) is not accepted: " in caplog.text
 
 
 async def test_plain_http_gets_a_response_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
