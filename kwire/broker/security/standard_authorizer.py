@@ -30,6 +30,8 @@ from kwire.wire.named_tuple import NamedTuple
 
 MAX_KEPT_DECISIONS: Final = 20_000
 """The limit for kept decisions. Clients choose the names of resources."""
+MAX_KEPT_NAME_LENGTH: Final = 249
+"""The limit for names in kept decisions: that of topic names. Other names may have up to 32 KiB."""
 
 _IMPLIED_BY: Final = {
     Operation.DESCRIBE: frozenset(
@@ -183,6 +185,8 @@ class StandardAuthorizer:
         if kept is not None:
             return kept
         made = self._decide(principal, host, operation, resource_type, name)
+        if len(name) > MAX_KEPT_NAME_LENGTH:
+            return made
         if len(self._decisions) >= MAX_KEPT_DECISIONS:
             self._decisions.clear()
         self._decisions[key] = made
