@@ -219,10 +219,12 @@ class Gate:
                 may_know = self.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
                 if by_id:
                     item.name = name if may_know and not is_allowed else None
-                elif may_know:
-                    is_allowed |= name not in self._image().topics  # the handler returns an error
-                else:
+                elif not may_know:
                     is_allowed = False
+                elif not is_allowed and name not in self._image().topics:
+                    # Not by the handler, which could already know a topic that is being created.
+                    results.add(position, item, _fault(api_key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                    continue
             if not is_allowed:
                 results.add(position, item, _fault(api_key, DENIED[resource_type]))
         return results

@@ -154,6 +154,18 @@ def test_a_topic_that_the_gate_does_not_know_yet_is_not_deleted(
     assert "open" in harness.node.image.topics
 
 
+def test_a_name_that_the_gate_does_not_know_yet_is_not_deleted(
+    harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness.node.gate, "_image", MetadataImage)
+    request = delete.DeleteTopicsRequest(timeout_ms=9, topic_names=["open"])
+    client = client_with(harness, topic(Operation.DESCRIBE))
+    (result,) = delayed(harness, client, 5, request).responses
+    assert (result.name, result.error_code) == ("open", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert result.error_message == "This server does not host this topic-partition."
+    assert "open" in harness.node.image.topics
+
+
 def test_a_repeated_topic_gets_one_error(harness: NodeHarness) -> None:
     twice = [partitions.CreatePartitionsTopic(name="secret", count=2, assignments=None)] * 2
     request = partitions.CreatePartitionsRequest(timeout_ms=9, topics=twice)
