@@ -2,6 +2,7 @@
 
 As in Apache Kafka, an allowed operation is logged at DEBUG and a denied one at INFO. It is logged at TRACE if
 the client did not ask for just this operation: a list has fewer items then, or another right may suffice.
+Clients choose the names of resources, so unlike in Apache Kafka, unprintable characters are escaped.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from kwire.host.loggers import AUDIT_LOGGER
+from kwire.host.loggers import AUDIT_LOGGER, escape_unprintable
 from kwire.host.windows import Windows
 from kwire.wire.api_keys import ApiKey
 
@@ -67,14 +68,14 @@ class AuditLog:
                 level,
                 "Principal = %s is %s operation = %s from host = %s on resource = %s:LITERAL:%s "
                 "for request = %s with resourceRefCount = 1 based on rule %s",
-                client[0],
+                escape_unprintable(str(client[0])),
                 "Allowed" if is_allowed else "Denied",
                 operation.name,
                 client[1],
                 _words(resource_type.name),
-                name,
+                escape_unprintable(name),
                 _words(ApiKey(context.header.api_key).name),
-                self.authorizer.decide(*client, operation, resource_type, name),
+                escape_unprintable(str(self.authorizer.decide(*client, operation, resource_type, name))),
             )
 
     def record_allowed(

@@ -72,6 +72,20 @@ def test_lines_and_levels_are_those_of_kafka(caplog: pytest.LogCaptureFixture) -
     ]
 
 
+def test_a_client_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, AUDIT_LOGGER)
+    context: Any = SimpleNamespace(
+        principal=Principal("User", "bob\r"),
+        peer_host="10.0.0.1",
+        header=SimpleNamespace(api_key=ApiKey.DESCRIBE_GROUPS),
+    )
+    name = "g\nPrincipal = User:admin is Denied"
+    audit_log(Host()).record(context, Operation.DESCRIBE, ResourceType.GROUP, name, is_allowed=False)
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert line.isprintable()
+    assert r"Group:LITERAL:g\nPrincipal" in line
+
+
 def test_rates() -> None:
     host = Host()
     audit = audit_log(host)
