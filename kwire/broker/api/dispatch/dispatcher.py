@@ -174,8 +174,8 @@ class Dispatcher:
             context.request = request
             if context.header.api_key == _FETCH and (not may_wait or self._node.stopping):
                 request.max_wait_ms = min(request.max_wait_ms, 0)
-            if self._gate.authorizer is not None:
-                request = self._admitted(context, request)
+            if self._gate.authorizer is not None and self._is_authorized_here(context):
+                request, context.results = yield from self._gate.admit_in_slices(context, request)
             reply = handler(self._node, context, request)
             return (yield from reply.steps) if isinstance(reply, InSlices) else reply
 
@@ -212,8 +212,8 @@ class Dispatcher:
     def _reply(self, handler: Handler, context: RequestContext, request: Message) -> Message | Delayed:
         """Return the handler's reply, or an error response if the handler fails."""
         try:
-            if self._gate.authorizer is not None:
-                request = self._admitted(context, request)
+            if self._gate.authorizer is not None and self._is_authorized_here(context):
+                request, context.results = self._gate.admit(context, request)
             return handler(self._node, context, request)
         except ApiError as error:
             return context.error_response(error)
@@ -222,11 +222,10 @@ class Dispatcher:
         except Exception as error:
             return unexpected_error(self._node.host, context, error, request)
 
-    def _admitted(self, context: RequestContext, request: Message) -> Message:
-        """Return the allowed part of a request, unless the controller authorizes it. Raises ApiError."""
-        if context.role in _AUTHORIZING_ROLES[context.header.api_key]:
-            request, context.results = self._gate.admit(context, request)
-        return request
+    @staticmethod
+    def _is_authorized_here(context: RequestContext) -> bool:
+        """Return whether this node authorizes a request. Otherwise the controller does."""
+        return context.role in _AUTHORIZING_ROLES[context.header.api_key]
 
     def _handler(self, api_key: int, role: ListenerRole) -> Handler:
         """Return the function for an API on a listener of this role: its handler or a forwarding function."""

@@ -408,7 +408,7 @@ class RequestContext:
         """Encode a large response like `complete`, and yield between slices of its elements."""
         header = self.header
         if self.results is not None:
-            self.results.add_to(response)
+            yield from self.results.add_to_in_slices(response)
             self.results = None
         if self.channel.closed or self.channel.closing:
             self.complete(response)

@@ -7,7 +7,7 @@ response is set as well. `tests/broker/api/data` has the error responses of Apac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from copy import copy
 from itertools import islice, repeat
 from typing import Any, Final, TypeVar
@@ -134,6 +134,8 @@ WITH_DEFAULT_MESSAGE: Final = {
 }
 """The APIs in which an error without a message is sent with Kafka's default message."""
 
+SLICE_ITEMS: Final = 256
+"""The number of results in a slice of a large response."""
 NO_FAULT: Final = Fault(ErrorCode.NONE)
 """The result of an item that succeeded."""
 
@@ -213,14 +215,21 @@ class ItemResults:
 
     def add_to(self, response: Message) -> None:
         """Add the results to the response to the other items, unless the complete request has failed."""
+        for _ in self.add_to_in_slices(response):
+            pass
+
+    def add_to_in_slices(self, response: Message) -> Generator[None, None, None]:
+        """Do the work of `add_to` for a large request in slices."""
         if getattr(response, "error_code", ErrorCode.NONE):
             return
         field = self.items.response_field
         entry_class = _entry_class(response, field)
         others, entries = iter(getattr(response, field)), list[Any]()
-        for position, (item, fault) in self._results.items():
+        for number, (position, (item, fault)) in enumerate(self._results.items(), 1):
             entries += islice(others, max(0, position - len(entries)))
             entries.append(_entry(entry_class, self.items, item, repeat(fault)))
+            if not number % SLICE_ITEMS:
+                yield
         setattr(response, field, [*entries, *others])
 
 

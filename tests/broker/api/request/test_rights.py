@@ -259,3 +259,22 @@ def test_only_an_acl_with_a_principal_type_is_created(harness: NodeHarness) -> N
     assert (created.error_code, created.error_message) == (ErrorCode.NONE, "")
     assert invalid.error_code == ErrorCode.INVALID_REQUEST
     assert "no colon" in invalid.error_message
+
+
+def test_a_large_request_is_authorized_in_slices(
+    harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A denied item may take a log line, so a request of some MiB would stop all other connections."""
+    right = Operation.DESCRIBE, ResourceType.GROUP, "g4000"
+    client = client_with(harness, right)
+    request = groups.DescribeGroupsRequest(groups=[f"g{number}" for number in range(5_000)])
+    monkeypatch.setattr(harness.node.gate, "admit", None)  # it has no slices
+    client.submit(0, request)
+    steps = harness.node.gate.admit_in_slices(client.channel.slots[-1], request)
+    assert sum(1 for _ in steps) > 50
+    for _ in range(3):
+        harness.turn()
+    described = client.receive(0, groups.DescribeGroupsRequest).groups
+    assert [one.group_id for one in described] == request.groups
+    allowed = [one.group_id for one in described if one.error_code == ErrorCode.NONE]
+    assert allowed == ["g4000"]
