@@ -39,15 +39,16 @@ def describe_topic_partitions(
     everything = not request.topics
     cursor = request.cursor
     first = cursor.topic_name if cursor is not None else ""
-    requested = image.topics.keys() if everything else {topic.name for topic in request.topics}
+    named = image.topics.keys() if everything else {topic.name for topic in request.topics}
+    requested = {name for name in named if name >= first}
+    if cursor is not None and (
+        cursor.partition_index < 0 or (not everything and cursor.topic_name not in requested)
+    ):
+        raise ApiError(ErrorCode.INVALID_REQUEST)
     allowed = {
         name for name in requested if node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
     }
-    names = sorted(name for name in allowed if name >= first)
-    if cursor is not None and (
-        cursor.partition_index < 0 or (not everything and cursor.topic_name not in names)
-    ):
-        raise ApiError(ErrorCode.INVALID_REQUEST)
+    names = sorted(allowed)
     left = max(1, min(node.config.max_request_partition_size_limit, request.response_partition_limit))
     operations = partial(authorized_operations, node.gate, context, ResourceType.TOPIC)
     response = DescribeTopicPartitionsResponse()

@@ -19,6 +19,7 @@ from kwire.wire.messages import create_topics as create
 from kwire.wire.messages import delete_topics as delete
 from kwire.wire.messages import describe_groups as groups
 from kwire.wire.messages import describe_producers as producers
+from kwire.wire.messages import describe_topic_partitions as pages
 from kwire.wire.messages import incremental_alter_configs as alter
 from kwire.wire.messages import metadata
 from kwire.wire.messages.create_acls import AclCreation, CreateAclsRequest
@@ -171,6 +172,21 @@ def test_a_repeated_topic_gets_one_error(harness: NodeHarness) -> None:
     request = partitions.CreatePartitionsRequest(timeout_ms=9, topics=twice)
     (result,) = delayed(harness, client_with(harness), 3, request).results
     assert result.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_a_page_may_start_at_a_denied_topic(harness: NodeHarness) -> None:
+    client = client_with(harness, topic(Operation.DESCRIBE))
+    request = pages.DescribeTopicPartitionsRequest(
+        topics=[pages.TopicRequest(name=name) for name in ("a-secret", "open", "secret")],
+        response_partition_limit=9,
+    )
+    for start, expected in (
+        ("open", {"open": ErrorCode.NONE, "secret": DENIED}),
+        ("secret", {"secret": DENIED}),
+    ):
+        request.cursor = pages.RequestCursor(topic_name=start, partition_index=0)
+        found = {one.name: one.error_code for one in client.call(0, request).topics}
+        assert found == expected
 
 
 def test_the_configuration_of_a_new_topic_is_hidden(harness: NodeHarness) -> None:
