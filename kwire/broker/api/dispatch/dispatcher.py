@@ -5,7 +5,7 @@ The handler of an API is imported when the API is first called.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from kwire.broker.api.request.slices import (
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole, apis_for
 from kwire.broker.api.request.unexpected_error import unexpected_error
 from kwire.wire.api_keys import ApiKey
-from kwire.wire.errors import ApiError, WireError
+from kwire.wire.errors import ApiError, ErrorCode, WireError
 from kwire.wire.registry import (
     API_VERSIONS,
     decode_request,
@@ -44,6 +44,7 @@ Handler = Callable[["NodeRole", RequestContext, Any], Message | Delayed]
 Routes = tuple[dict[int, range], dict[int, Handler]]
 """The accepted versions of a listener role, and the handlers that were imported so far, by API key."""
 
+_ENDED = object()
 _CONTROLLER = ListenerRole.CONTROLLER
 _PRODUCE, _FETCH = ApiKey.PRODUCE, ApiKey.FETCH
 _AUTHORIZING_ROLES = {api_key: api.handled_by.value.roles for api_key, api in SUPPORTED_APIS.items()}
@@ -251,11 +252,35 @@ class Dispatcher:
         return DELAYED
 
     def _handle_as_controller(self, context: ControllerRequestContext, request: Any) -> None:
-        """Handle a forwarded request, because the active controller is on this node."""
+        """Handle a forwarded request, because the active controller is on this node.
+
+        If the request has many items, its rights are checked in several turns of the event loop.
+        """
+        steps = self._steps_as_controller(context, request)
+        if next(steps, _ENDED) is _ENDED:
+            return
+        host = self._node.host
+
+        def next_step() -> None:
+            try:
+                if next(steps, _ENDED) is not _ENDED:
+                    host.call_soon(next_step)
+            except Exception:  # without a response, the request would never complete
+                host.logger("kwire.dispatch").exception(
+                    "Handling forwarded request %s from %s failed; responding with UNKNOWN_SERVER_ERROR",
+                    *(context.header, context.peer_host),
+                )
+                context.refuse(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+        host.call_soon(next_step)
+
+    def _steps_as_controller(
+        self, context: ControllerRequestContext, request: Any
+    ) -> Generator[None, None, None]:
         admitted = context
         try:
             if self._gate.authorizer is not None:
-                request, results = self._gate.admit(context, request)
+                request, results = yield from self._gate.admit_in_slices(context, request)
                 if results is not None:
                     admitted = PartialRequest(context, request, results)
             reply = import_handler(HANDLERS[context.header.api_key])(self._node, admitted, request)

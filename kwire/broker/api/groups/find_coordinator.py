@@ -7,10 +7,12 @@ Until that topic exists, the response is COORDINATOR_NOT_AVAILABLE, on which cli
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kwire.broker.api.request.context import RequestContext
+from kwire.broker.api.request.context import Delayed, RequestContext
+from kwire.broker.api.request.slices import SLICE_PARTITIONS, handle_in_slices
 from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kwire.wire.messages.find_coordinator import (
@@ -33,11 +35,17 @@ NO_NODE = -1
 
 def find_coordinator(
     node: BrokerRole, context: RequestContext, request: FindCoordinatorRequest
-) -> FindCoordinatorResponse:
+) -> FindCoordinatorResponse | Delayed:
     """Return the coordinator of one key, or from v4 on of several keys, each with a result or an error.
 
     Before v4, raises ApiError if the key has no coordinator.
     """
+    return handle_in_slices(context, _steps(node, context, request))
+
+
+def _steps(
+    node: BrokerRole, context: RequestContext, request: FindCoordinatorRequest
+) -> Generator[None, None, FindCoordinatorResponse]:
     if context.api_version < FIRST_VERSION_WITH_KEYS:
         found = _find(node, context, request.key_type, request.key)
         return FindCoordinatorResponse(
@@ -47,7 +55,9 @@ def find_coordinator(
     is_known = request.key_type in COORDINATOR_TYPES
     message = "" if is_known else DEFAULT_MESSAGES[ErrorCode.INVALID_REQUEST]
     coordinators = []
-    for key in request.coordinator_keys:
+    for number, key in enumerate(request.coordinator_keys, 1):
+        if not number % SLICE_PARTITIONS:
+            yield
         result = Coordinator(key=key, node_id=NO_NODE, port=-1, error_message=message)
         try:
             found = _find(node, context, request.key_type, key)

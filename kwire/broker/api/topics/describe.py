@@ -6,11 +6,13 @@ cursor is the start of the next page.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.authorized_operations import authorized_operations
-from kwire.broker.api.request.context import RequestContext
+from kwire.broker.api.request.context import Delayed, RequestContext
+from kwire.broker.api.request.slices import SLICE_PARTITIONS, handle_in_slices
 from kwire.broker.api.topics.metadata import offline_replicas
 from kwire.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from kwire.broker.metadata.topic_names import is_internal, topic_name_fault
@@ -30,11 +32,17 @@ if TYPE_CHECKING:
 
 def describe_topic_partitions(
     node: BrokerRole, context: RequestContext, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> DescribeTopicPartitionsResponse | Delayed:
     """Return one page of topics. An empty list of topics means all topics.
 
     Raises ApiError INVALID_REQUEST for a cursor with a negative index or a topic that is not requested.
     """
+    return handle_in_slices(context, _steps(node, context, request))
+
+
+def _steps(
+    node: BrokerRole, context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> Generator[None, None, DescribeTopicPartitionsResponse]:
     image = node.image
     everything = not request.topics
     cursor = request.cursor
@@ -45,9 +53,12 @@ def describe_topic_partitions(
         cursor.partition_index < 0 or (not everything and cursor.topic_name not in requested)
     ):
         raise ApiError(ErrorCode.INVALID_REQUEST)
-    allowed = {
-        name for name in requested if node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
-    }
+    allowed = set()
+    for number, name in enumerate(requested, 1):
+        if node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name):
+            allowed.add(name)
+        if not number % SLICE_PARTITIONS:
+            yield
     names = sorted(allowed)
     left = max(1, min(node.config.max_request_partition_size_limit, request.response_partition_limit))
     operations = partial(authorized_operations, node.gate, context, ResourceType.TOPIC)

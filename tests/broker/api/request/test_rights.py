@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import pytest
 
@@ -277,20 +278,51 @@ def test_only_an_acl_with_a_principal_type_is_created(harness: NodeHarness) -> N
     assert "no colon" in invalid.error_message
 
 
+NAMES: Final = [f"name-{number}" for number in range(5_000)]
+
+
+@pytest.mark.parametrize(
+    ("version", "request_"),
+    [
+        (0, groups.DescribeGroupsRequest(groups=NAMES)),
+        (4, FindCoordinatorRequest(coordinator_keys=NAMES)),
+        (
+            0,
+            pages.DescribeTopicPartitionsRequest(
+                topics=[pages.TopicRequest(name=name) for name in NAMES], response_partition_limit=9
+            ),
+        ),
+        (5, delete.DeleteTopicsRequest(timeout_ms=9, topic_names=NAMES)),
+    ],
+    ids=["DescribeGroups", "FindCoordinator", "DescribeTopicPartitions", "DeleteTopics"],
+)
 def test_a_large_request_is_authorized_in_slices(
-    harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
+    harness: NodeHarness, monkeypatch: pytest.MonkeyPatch, version: int, request_: Message
 ) -> None:
     """A denied item may take a log line, so a request of some MiB would stop all other connections."""
-    right = Operation.DESCRIBE, ResourceType.GROUP, "g4000"
-    client = client_with(harness, right)
-    request = groups.DescribeGroupsRequest(groups=[f"g{number}" for number in range(5_000)])
-    monkeypatch.setattr(harness.node.gate, "admit", None)  # it has no slices
-    client.submit(0, request)
-    steps = harness.node.gate.admit_in_slices(client.channel.slots[-1], request)
-    assert sum(1 for _ in steps) > 50
-    for _ in range(3):
-        harness.turn()
-    described = client.receive(0, groups.DescribeGroupsRequest).groups
-    assert [one.group_id for one in described] == request.groups
-    allowed = [one.group_id for one in described if one.error_code == ErrorCode.NONE]
-    assert allowed == ["g4000"]
+    client = client_with(harness)
+    counts, call_soon, allows = [0], harness.host.call_soon, Rights.allows
+
+    def counting(self: Rights, *asked: Any) -> bool:
+        counts[-1] += 1
+        return allows(self, *asked)
+
+    def call_in_next_turn(callback: Callable[[], None]) -> None:
+        def turn() -> None:
+            counts.append(0)
+            callback()
+
+        call_soon(turn)
+
+    monkeypatch.setattr(Rights, "allows", counting)
+    monkeypatch.setattr(harness.host, "call_soon", call_in_next_turn)
+    assert delayed(harness, client, version, request_) is not None
+    assert sum(counts) >= len(NAMES)
+    assert max(counts) < 300
+
+
+def test_a_large_request_returns_each_item_in_its_place(harness: NodeHarness) -> None:
+    client = client_with(harness, (Operation.DESCRIBE, ResourceType.GROUP, "name-4000"))
+    described = delayed(harness, client, 0, groups.DescribeGroupsRequest(groups=NAMES)).groups
+    assert [one.group_id for one in described] == NAMES
+    assert [one.group_id for one in described if one.error_code == ErrorCode.NONE] == ["name-4000"]
