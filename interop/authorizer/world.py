@@ -142,20 +142,7 @@ class World:
             until(lambda: self._described(listener) == wanted, f"{self.broker.name}: {wanted}")  # noqa: B023
 
     def _described(self, listener: str) -> frozenset[Right]:
-        response = self.client(listener, "admin").call("DescribeAcls", 3, **EVERY_ACL)
-        return frozenset(
-            Right(
-                acl["Operation"],
-                resource["ResourceType"],
-                resource["ResourceName"],
-                resource["PatternType"],
-                acl["Principal"],
-                acl["Host"],
-                acl["PermissionType"],
-            )
-            for resource in response["Resources"]
-            for acl in resource["Acls"]
-        )
+        return described_rights(self.client(listener, "admin"))
 
     # Resources
 
@@ -197,3 +184,21 @@ def until(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
+
+
+def described_rights(client: RawClient) -> frozenset[Right]:
+    """Return all ACLs that DescribeAcls returns."""
+    response = client.call("DescribeAcls", 3, **EVERY_ACL)
+    return frozenset(
+        Right(
+            acl["Operation"],
+            resource["ResourceType"],
+            resource["ResourceName"],
+            resource["PatternType"],
+            acl["Principal"],
+            acl["Host"],
+            acl["PermissionType"],
+        )
+        for resource in response["Resources"]
+        for acl in resource["Acls"]
+    )
