@@ -41,9 +41,23 @@ Records: TypeAlias = Buffer | Region
 ANY_VERSION: Final = 0x7FFF
 
 SECRETS: Final = frozenset(
-    {"auth_bytes", "hmac", "salted_password", "stored_key", "server_key", "request_data", "response_data"}
+    {
+        "auth_bytes",
+        "hmac",
+        "salted_password",
+        "stored_key",
+        "server_key",
+        "request_data",
+        "response_data",
+        "AlterableConfig.value",
+        "CreatableTopicConfig.value",
+        "ConfigRecord.value",
+    }
 )
-"""Fields that carry credentials, or complete messages that may carry them. They must not appear in logs."""
+"""Fields, some with their class, that carry credentials, or complete messages that may carry them.
+
+They must not appear in logs.
+"""
 
 ZERO: Final[dict[str, object]] = {
     "Int8": 0,
@@ -258,11 +272,12 @@ class Message(_Declared):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
+        kind = type(self).__name__
         values = ", ".join(
-            f"{name}={'[hidden]' if name in SECRETS else repr(getattr(self, name))}"
+            f"{name}={'[hidden]' if {name, f'{kind}.{name}'} & SECRETS else repr(getattr(self, name))}"
             for name in self.declared_fields
         )
-        return f"{type(self).__name__}({values})"
+        return f"{kind}({values})"
 
 
 def fields_of(message_class: type[Message]) -> tuple[Field, ...]:

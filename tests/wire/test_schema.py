@@ -9,6 +9,7 @@ import pytest
 
 from kwire.wire.codegen import decode, decoder, encode, encoder
 from kwire.wire.errors import WireError
+from kwire.wire.messages.alter_configs import AlterableConfig
 from kwire.wire.messages.alter_user_scram_credentials import ScramCredentialUpsertion
 from kwire.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from kwire.wire.primitives import ZERO_UUID, Uuid
@@ -352,3 +353,5 @@ def test_repr_hides_secrets() -> None:
     assert "auth_bytes=[hidden]" in shown
     assert "name='alice', mechanism=0, iterations=0, salt=b'', salted_password=[hidden]" in shown
     assert "secret" not in shown
+    config = AlterableConfig(name="ssl.key.password", value="secret")
+    assert repr(config) == "AlterableConfig(name='ssl.key.password', value=[hidden])"

@@ -19,6 +19,7 @@ from kwire.wire.named_tuple import NamedTuple
 PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
+_LOGIN_OPTIONS: Final = ("username", "password", "tokenauth")
 _FLAGS: Final = ("REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL")
 _NUMERIC: Final = "0123456789.-"
 _ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
@@ -28,7 +29,10 @@ _OCTAL: Final = "01234567"
 
 
 class MalformedJaas(ValueError):
-    """A text that is not a valid JAAS configuration. The message is Kafka's."""
+    """A text that is not a valid JAAS configuration.
+
+    The message is Kafka's, without words that may be a part of a password, such as one that contains a quote.
+    """
 
 
 class LoginModule(NamedTuple):
@@ -135,7 +139,7 @@ def _parse_module(first: _Token, tokens: Iterator[_Token]) -> LoginModule:
     if flag.word is None:
         raise MalformedJaas("Login module control flag is not available in the JAAS config")
     if flag.word.upper() not in _FLAGS:
-        raise MalformedJaas(f"Invalid login module control flag '{flag.word}' in JAAS config")
+        raise MalformedJaas("Invalid login module control flag in JAAS config")
     return LoginModule(first.word or "null", dict(_parse_options(tokens)))
 
 
@@ -144,7 +148,8 @@ def _parse_options(tokens: Iterator[_Token]) -> Iterator[tuple[str, str]]:
         if token.character == ";":
             return
         if next(tokens, _END).character != "=" or (value := next(tokens, _END).word) is None:
-            raise MalformedJaas(f"Value not specified for key '{token.word or 'null'}' in JAAS config")
+            key = f"key '{token.word}'" if token.word in _LOGIN_OPTIONS else "a key"
+            raise MalformedJaas(f"Value not specified for {key} in JAAS config")
         yield token.word or "", value
     raise MalformedJaas("JAAS config entry not terminated by semi-colon")
 
