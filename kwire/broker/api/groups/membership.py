@@ -140,7 +140,8 @@ def consumer_group_heartbeat(
     """
     if not consumer_groups_enabled(node):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    may_describe = partial(node.gate.allows, context, Operation.DESCRIBE, ResourceType.TOPIC)
+    # Apache Kafka does not log that a regular expression matches topics that the member may not describe.
+    may_describe = partial(node.gate.allows, context, Operation.DESCRIBE, ResourceType.TOPIC, is_asked=False)
     client = ClientIdentity(context.client_id, f"/{context.peer_host}", may_describe)
     node.groups.consumer_heartbeat(request, client, context.api_version, context.complete)
     if context.completed:

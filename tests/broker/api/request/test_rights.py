@@ -7,10 +7,13 @@ from typing import Any, Final
 
 import pytest
 
+from kwire.broker.api.request.audit_log import TRACE, AuditLog
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.metadata.image import RESOURCE_BROKER_LOGGER, RESOURCE_TOPIC, MetadataImage
 from kwire.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from kwire.broker.security.principal import Principal
+from kwire.broker.security.standard_authorizer import StandardAuthorizer
+from kwire.host.loggers import AUDIT_LOGGER
 from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages import alter_configs as legacy
@@ -231,6 +234,27 @@ def test_a_regular_expression_finds_no_hidden_topic(harness: NodeHarness) -> Non
     response = delayed(harness, client, 1, request)
     found = [one.topic_id for one in response.assignment.topic_partitions]
     assert found == [harness.node.image.topics["open"].topic_id]
+
+
+def test_hidden_topics_of_a_regular_expression_are_not_logged(
+    harness: NodeHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = client_with(harness, (Operation.READ, ResourceType.GROUP, "g"))
+    rules = StandardAuthorizer(frozenset(), allows_without_acls=False)
+    harness.node.gate.audit_log = AuditLog(harness.host, rules)
+    caplog.set_level(TRACE, AUDIT_LOGGER)
+    request = consumer.ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        subscribed_topic_regex=".*",
+        topic_partitions=[],
+        rebalance_timeout_ms=1_000,
+    )
+    delayed(harness, client, 1, request)
+    harness.host.advance(1_000)
+    harness.turn()
+    levels = {one.levelno for one in caplog.records if "Topic:LITERAL:secret" in one.getMessage()}
+    assert levels == {TRACE}
 
 
 def test_a_controller_changes_loggers_with_cluster_action(harness: NodeHarness) -> None:
