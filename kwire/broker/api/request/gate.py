@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from kwire.broker.api.request.error_responses import WITH_DEFAULT_MESSAGE, ItemResults, items_of
@@ -238,6 +239,7 @@ class Gate:
             if api_key == ApiKey.DELETE_TOPICS:
                 may_know = self.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
                 if by_id:
+                    item = copy(item)  # the request may be forwarded again
                     item.name = name if may_know and not is_allowed else None
                 elif not may_know:
                     is_allowed = False

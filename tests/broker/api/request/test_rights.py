@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -15,6 +16,7 @@ from kwire.broker.security.principal import Principal
 from kwire.broker.security.standard_authorizer import StandardAuthorizer
 from kwire.host.loggers import AUDIT_LOGGER
 from kwire.testing.virtual_node import VirtualClient
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages import alter_configs as legacy
 from kwire.wire.messages import consumer_group_heartbeat as consumer
@@ -169,6 +171,20 @@ def test_a_name_that_the_gate_does_not_know_yet_is_not_deleted(
     assert (result.name, result.error_code) == ("open", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert result.error_message == "This server does not host this topic-partition."
     assert "open" in harness.node.image.topics
+
+
+def test_a_denied_topic_id_is_denied_again_when_the_request_is_forwarded_again(harness: NodeHarness) -> None:
+    state = delete.DeleteTopicState(name=None, topic_id=harness.node.image.topics["open"].topic_id)
+    request = delete.DeleteTopicsRequest(timeout_ms=9, topics=[state])
+    client = client_with(harness, topic(Operation.DESCRIBE))
+    (result,) = delayed(harness, client, 6, request).responses
+    assert (result.name, result.error_code) == ("open", DENIED)
+    context = SimpleNamespace(
+        principal=ANN, peer_host="", api_version=6, header=SimpleNamespace(api_key=ApiKey.DELETE_TOPICS)
+    )
+    for _ in range(2):
+        rest, _results = harness.node.gate.admit(context, request)
+        assert not rest.topics
 
 
 def test_a_repeated_topic_gets_one_error(harness: NodeHarness) -> None:
