@@ -173,33 +173,36 @@ def test_scram_users_are_set_and_authenticate(secured: Secured, mechanism: str) 
     )
 
 
-def test_delegation_token_authenticates_until_it_expires(secured: Secured) -> None:
-    mine = secured.login("SASL_PLAINTEXT")
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_delegation_token_authenticates_until_it_expires(secured: Secured, protocol: str) -> None:
+    mine = secured.login(protocol)
     (made,) = secured.run(mine, "tokens", "create", "--renewer", "admin", "--lifetime", "1h")
     assert (made["owner"], made["requester"], made["renewers"]) == ("alice", "alice", ["admin"])
     as_token = secured.login(
-        "SASL_PLAINTEXT", SCRAM[0], made["token"], password=made["password"], option="tokenauth=true"
+        protocol, SCRAM[0], made["token"], password=made["password"], option="tokenauth=true"
     )
     goes_round(secured, as_token)
-    sentence = secured.refused("SASL_PLAINTEXT", as_token, "tokens", "create")
+    sentence = secured.refused(protocol, as_token, "tokens", "create")
     assert "use a SASL listener, and a user with a password" in sentence
-    (response,) = secured.run(mine, "tokens", "list", "alice")
+    # The brokers remove an expired token of the other protocol only once an hour.
+    listed = secured.run(mine, "tokens", "list", "alice")
+    (response,) = [one for one in listed if one["token"] == made["token"]]
     assert response == {key: value for key, value in made.items() if key != "password"}
-    (renewed,) = secured.run(secured.login("SASL_PLAINTEXT", user="admin"), "tokens", "renew", made["token"])
+    (renewed,) = secured.run(secured.login(protocol, user="admin"), "tokens", "renew", made["token"])
     assert renewed["expires"] <= made["renewable_until"]
     secured.run(mine, "tokens", "expire", made["token"])
-    assert secured.run(mine, "tokens", "list") == []
-    assert "sasl authentication failed" in secured.refused("SASL_PLAINTEXT", as_token)
+    assert made["token"] not in [one["token"] for one in secured.run(mine, "tokens", "list")]
+    assert "sasl authentication failed" in secured.refused(protocol, as_token)
     (short,) = secured.run(mine, "tokens", "create", "--lifetime", "1s")
     expired = secured.login(
-        "SASL_PLAINTEXT", SCRAM[1], short["token"], password=short["password"], option="tokenauth=true"
+        protocol, SCRAM[1], short["token"], password=short["password"], option="tokenauth=true"
     )
     secured.run(expired, "topics", "list")
     time.sleep(1.1)
     assert ": delegation token expired; create another one with 'kwire tokens create'" in secured.refused(
-        "SASL_PLAINTEXT", expired
+        protocol, expired
     )
-    assert "there is no token nosuch" in secured.refused("SASL_PLAINTEXT", mine, "tokens", "renew", "nosuch")
+    assert "there is no token nosuch" in secured.refused(protocol, mine, "tokens", "renew", "nosuch")
 
 
 def test_wrong_password_prints_advice(secured: Secured) -> None:
