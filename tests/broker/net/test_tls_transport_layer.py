@@ -13,15 +13,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from kwire.broker.net.tls_transport_layer import MAX_BYTES_WITHOUT_DATA, WINDOW_BYTES, TlsTransportLayer
+from kwire.certificates.authority import Authority
 from kwire.host.platform.events import READABLE
 from kwire.host.platform.sockets import MSG_MORE
 from kwire.host.system_socket import Socket
+from kwire.host.system_time import libc_time_ns
 from kwire.wire.primitives import Buffer
 from tests.client.tls_proxy import AUTHORITY, BROKER
 
@@ -386,6 +390,27 @@ def test_both_ends(context: ssl.SSLContext, hostname: str, reason: str | None) -
         client.send(b"ping")
         buffer = bytearray(10)
         assert until_done(server.receive_into, buffer) == 4
+    client.close()
+    server.close()
+
+
+def test_messages_of_the_handshake_may_be_larger_than_a_record(tmp_path: Path) -> None:
+    """Both ends send a chain of more than 16 KiB, as a broker of Kafka does with hundreds of authorities."""
+    chain = tmp_path / "chain.pem"
+    authority = Authority.create("one of many", libc_time_ns() // 1_000_000).certificate_pem
+    chain.write_text(BROKER.read_text() + authority * 60)
+    assert len(authority) * 60 > 24 << 10
+    contexts = server_context(wants_certificate=True), client_context()
+    for context in contexts:
+        context.load_cert_chain(chain)
+    ours, theirs = sockets()
+    server = layer(ours, contexts[0])
+    client = layer(theirs, contexts[1], is_server=False, hostname="127.0.0.1")
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(shake_hands, client)
+        shake_hands(server)
+        other.result()
+    assert server.peer_certificate() is not None
     client.close()
     server.close()
 
