@@ -1,4 +1,4 @@
-"""Secrets are compared in constant time, since an early exit tells how much of a guess is right.
+"""Secrets are compared in constant time. Otherwise the time would show how much of a guess is right.
 
 CVE-2021-38153 was such a comparison in Apache Kafka.
 """

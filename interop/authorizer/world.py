@@ -77,7 +77,7 @@ class World:
         self.ids: dict[str, bytes] = {}
         """The topic ids by topic."""
         self.values: dict[str, Any] = {}
-        """What the set-up has kept for requests, such as producer ids."""
+        """Values from the set-up that requests need, such as producer ids."""
 
     def start(self) -> None:
         self.broker.start()
@@ -90,7 +90,7 @@ class World:
     # Connections
 
     def client(self, listener: str, name: str) -> RawClient:
-        """Return a connection of a user; of nobody for an empty name."""
+        """Return a connection of a user; for an empty name, one without authentication."""
         if not name:
             listener = "plaintext"
         kept = self._clients.get((listener, name))

@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from kwire.broker.security.acl import ALL_OPERATIONS, ANY, PatternType, Permission
 from kwire.broker.security.acl import Acl as StoredAcl
 from kwire.broker.security.authorizer import Operation, ResourceType
+from kwire.client.acls import create_acls, delete_acls
 from kwire.client.cluster_client import ClusterClient
 from kwire.client.errors import Disconnected, raise_for_code
 from kwire.testing.acl import Acl
 from kwire.wire.errors import ApiError, ErrorCode
-from kwire.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from kwire.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 from kwire.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 
@@ -24,9 +23,9 @@ def replace_acls(cluster: ClusterClient, acls: Iterable[Acl]) -> None:
     wanted, existing = {_stored(acl) for acl in acls}, cluster.retry(lambda: _describe(cluster))
     # First those that are new, so that no request is denied that is allowed before and after.
     if wanted - existing:
-        _create(cluster, wanted - existing)
+        create_acls(cluster, sorted(wanted - existing))
     if existing - wanted:
-        _delete(cluster, existing - wanted)
+        delete_acls(cluster, sorted(existing - wanted))
 
     def is_known(node_id: int) -> bool:
         try:
@@ -68,50 +67,6 @@ def _describe(cluster: ClusterClient, node_id: int | None = None) -> set[StoredA
         for resource in response.resources
         for acl in resource.acls
     }
-
-
-def _create(cluster: ClusterClient, acls: Iterable[StoredAcl]) -> None:
-    creations = [
-        AclCreation(
-            resource_type=acl.resource_type,
-            resource_name=acl.resource_name,
-            resource_pattern_type=acl.pattern_type,
-            principal=acl.principal,
-            host=acl.host,
-            operation=acl.operation,
-            permission_type=acl.permission_type,
-        )
-        for acl in acls
-    ]
-    request = CreateAclsRequest(creations=creations)
-
-    def attempt() -> None:
-        for result in cluster.send_to_controller(request, CreateAclsResponse).results:
-            raise_for_code(result.error_code, result.error_message, "the ACLs to create")
-
-    cluster.retry(attempt)
-
-
-def _delete(cluster: ClusterClient, acls: Iterable[StoredAcl]) -> None:
-    filters = [
-        DeleteAclsFilter(
-            resource_type_filter=acl.resource_type,
-            resource_name_filter=acl.resource_name,
-            pattern_type_filter=acl.pattern_type,
-            principal_filter=acl.principal,
-            host_filter=acl.host,
-            operation=acl.operation,
-            permission_type=acl.permission_type,
-        )
-        for acl in acls
-    ]
-    request = DeleteAclsRequest(filters=filters)
-
-    def attempt() -> None:
-        for result in cluster.send_to_controller(request, DeleteAclsResponse).filter_results:
-            raise_for_code(result.error_code, result.error_message, "the ACLs to delete")
-
-    cluster.retry(attempt)
 
 
 def _stored(acl: Acl) -> StoredAcl:

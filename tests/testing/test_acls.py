@@ -1,4 +1,4 @@
-"""Brokers with ACLs: what clients may do, who is a super user, and the report of denied requests."""
+"""Brokers with ACLs: the rights of clients and of super users, and the report of denied requests."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ add(
         "AlterUserScramCredentials",
         {
             "delete": {
-                "Deletions": [{"Name": "nobody", "Mechanism": 1}, {"Name": "", "Mechanism": 1}],
+                "Deletions": [{"Name": "unknown", "Mechanism": 1}, {"Name": "", "Mechanism": 1}],
                 "Upsertions": [],
             }
         },

@@ -37,7 +37,7 @@ def join(group_id: str, **fields: object) -> Fields:
         "GroupId": group_id,
         "SessionTimeoutMs": 10_000,
         "RebalanceTimeoutMs": 10_000,
-        "MemberId": "nobody",
+        "MemberId": "unknown",
         "ProtocolType": "consumer",
         "Protocols": [{"Name": "range", "Metadata": b""}],
         **fields,
@@ -47,7 +47,7 @@ def join(group_id: str, **fields: object) -> Fields:
 def subscribe(world: World, **fields: object) -> Fields:
     return {
         "GroupId": "team",
-        "MemberId": "nobody",
+        "MemberId": "unknown",
         "MemberEpoch": 5,
         "RebalanceTimeoutMs": 1_000,
         "TopicPartitions": [],
@@ -56,7 +56,7 @@ def subscribe(world: World, **fields: object) -> Fields:
 
 
 def heartbeat(group_id: str) -> Fields:
-    return {"GroupId": group_id, "GenerationId": 1, "MemberId": "nobody"}
+    return {"GroupId": group_id, "GenerationId": 1, "MemberId": "unknown"}
 
 
 add(
@@ -120,7 +120,7 @@ add(
     Case(
         "LeaveGroup",
         {
-            name or "invalid": {"GroupId": name, "MemberId": "nobody", "Members": [{"MemberId": "nobody"}]}
+            name or "invalid": {"GroupId": name, "MemberId": "unknown", "Members": [{"MemberId": "unknown"}]}
             for name in GROUPS
         },
         (group("READ"),),

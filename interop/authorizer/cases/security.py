@@ -32,7 +32,7 @@ INVALID_CREATIONS: dict[str, Fields] = {
         for field in ("ResourceType", "ResourcePatternType", "Operation", "PermissionType")
     },
 }
-UNMATCHED = {"PrincipalFilter": "User:nobody", "ResourceNameFilter": "nothing"}
+UNMATCHED = {"PrincipalFilter": "User:unknown", "ResourceNameFilter": "nothing"}
 
 
 def creations(*changes: Fields) -> Fields:
@@ -93,7 +93,7 @@ add(
         {
             "some": acl_filter(**UNMATCHED),
             "invalid": acl_filter(**UNMATCHED, PatternTypeFilter=0),
-            "empty name": acl_filter(PrincipalFilter="User:nobody", ResourceNameFilter=""),
+            "empty name": acl_filter(PrincipalFilter="User:unknown", ResourceNameFilter=""),
             "mine": acl_filter(
                 ResourceTypeFilter=1,
                 ResourceNameFilter=None,

@@ -33,7 +33,7 @@ MAX_SECONDS = 10
 
 
 class Verdict(NamedTuple):
-    """What became of the frames of one connection."""
+    """The responses to the frames of one connection, and whether it was closed."""
 
     responses: bytes
     is_closed: bool

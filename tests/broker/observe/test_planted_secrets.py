@@ -284,7 +284,9 @@ def authenticate(scene: Scene, process: ObservedProcess) -> None:
     for name, key in (("alice", "alice"), ("file", "by file"), ("environment", "by environment")):
         assert result(name, passwords[key]) == 0
     assert result("alice", secret("a wrong password")) == ErrorCode.SASL_AUTHENTICATION_FAILED
-    assert result("nobody", secret("the password of an unknown user")) == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert (
+        result("unknown", secret("the password of an unknown user")) == ErrorCode.SASL_AUTHENTICATION_FAILED
+    )
     scram = SCRAM_MECHANISMS[SCRAM_SHA_256]
     password, salt = secret("a SCRAM password"), rng.randbytes(24)
     salted = scene.secrets.add("a salted password", scram.salt_password(password, salt, ITERATIONS))
