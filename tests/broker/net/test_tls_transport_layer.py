@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
@@ -406,10 +405,7 @@ def test_messages_of_the_handshake_may_be_larger_than_a_record(tmp_path: Path) -
     ours, theirs = sockets()
     server = layer(ours, contexts[0])
     client = layer(theirs, contexts[1], is_server=False, hostname="127.0.0.1")
-    with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(shake_hands, client)
-        shake_hands(server)
-        other.result()
+    shake_both_hands(server, client)
     assert server.peer_certificate() is not None
     client.close()
     server.close()
