@@ -120,6 +120,18 @@ class Scram:
         return hmac.new(key, text, self.hash_name).digest()
 
 
+def log_in_by_token(client: RawClient, mechanism: str, token_id: str, hmac_of_token: bytes) -> bool:
+    """Authenticate with a delegation token. Return whether the broker accepts the token."""
+    password = base64.b64encode(hmac_of_token).decode()
+    scram = Scram(mechanism, token_id, password, extensions=",tokenauth=true")
+    client.call("SaslHandshake", 1, Mechanism=mechanism)
+    first = client.call("SaslAuthenticate", 2, AuthBytes=scram.first())
+    if first["ErrorCode"]:
+        return False
+    final = client.call("SaslAuthenticate", 2, AuthBytes=scram.final(first["AuthBytes"]))
+    return not final["ErrorCode"]
+
+
 class Talk:
     """One connection, and the outcome of each message that was sent on it, in a form that can be compared."""
 

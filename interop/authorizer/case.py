@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from interop.authorizer.rights import ALICE, ANONYMOUS, Rights, right_sets
-from interop.authorizer.world import World
+from interop.authorizer.world import BY_TOKEN, World
 from interop.wire import Fields, versions_of
+
+SETS_BY_TOKEN: Final = frozenset({"none", "all"})
+"""The sets of ACLs with which a client that has authenticated with a delegation token sends the requests, too."""
 
 Request = Fields | Callable[[World], Fields]
 
@@ -48,6 +51,8 @@ class Case:
         for label, rights in self.sets().items():
             world.set_acls(rights)
             seen[label] = self._responses(world, "alice")
+            if label in SETS_BY_TOKEN:
+                seen[f"{label}, by token"] = self._responses(world, BY_TOKEN)
         world.set_acls(
             tuple(one._replace(principal=ANONYMOUS) for one in self.needs if one.principal == ALICE)
         )

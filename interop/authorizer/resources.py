@@ -5,6 +5,7 @@ alice gets rights on `orders`, `team` and `payments`. `hidden*` exist, too, and 
 
 from __future__ import annotations
 
+from interop.authorizer.tokens import make_token
 from interop.authorizer.world import World, until
 from interop.wire import Fields
 
@@ -14,6 +15,7 @@ TRANSACTION = 1
 
 
 def create_resources(world: World) -> None:
+    make_token(world, "alice")
     for topic in ("orders", "hidden"):
         world.create_topic(topic, 1, batches=2)
     for group in ("team", "hidden-team"):

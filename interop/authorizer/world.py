@@ -11,13 +11,16 @@ from typing import Any, Final
 from interop.authorizer.rights import Right
 from interop.batches import walk
 from interop.brokers import Broker, free_port
-from interop.cluster.logins import BROKERS_LISTENER, Login, Logins, log_in
+from interop.cluster.logins import BROKERS_LISTENER, SCRAM, Login, Logins, log_in
 from interop.raw import VOLATILE, create_topic, fill, unset_leader, wait_for_coordinator
 from interop.raw_client import RawClient
+from interop.sasl import log_in_by_token
 from interop.wire import Fields, api_keys, decode_response, encode_request
 
 ADMIN: Final = Login("admin", "admin's secret")
 USERS: Final = {name: Login(name, f"{name}'s secret") for name in ("alice", "bob")}
+BY_TOKEN: Final = "alice's token"
+"""The name of the client that has authenticated with a delegation token of alice."""
 HIDDEN: Final = frozenset(VOLATILE | {"BrokerEpoch", "Hmac", "TokenId"})
 """Fields whose values differ from broker to broker."""
 HIDDEN_IN: Final = {
@@ -100,11 +103,30 @@ class World:
         return kept
 
     def new_client(self, listener: str, name: str) -> RawClient:
+        if name == BY_TOKEN:
+            return self._token_client(listener)
         client = RawClient(self._addresses[listener])
         client.socket.settimeout(SILENCE_S)
         if name:
             log_in(client, ADMIN if name == "admin" else USERS[name])
         return client
+
+    def _token_client(self, listener: str) -> RawClient:
+        """Return a connection that has authenticated with the token, which each listener learns by itself."""
+        created: list[RawClient] = []
+
+        def is_authenticated() -> bool:
+            client = RawClient(self._addresses[listener])
+            client.socket.settimeout(SILENCE_S)
+            token = self.values[token_of("alice")]
+            if log_in_by_token(client, SCRAM, token["TokenId"], bytes(token["Hmac"])):
+                created.append(client)
+                return True
+            client.socket.close()
+            return False
+
+        until(is_authenticated, f"{self.broker.name}: the {listener} does not know the token")
+        return created[0]
 
     @property
     def admin(self) -> RawClient:
@@ -176,6 +198,11 @@ class World:
         if isinstance(value, str):
             return REQUEST_TEXT.sub(r"The request \1", value)
         return value
+
+
+def token_of(owner: str) -> str:
+    """Return the key of a user's token in `World.values`."""
+    return f"token of {owner}"
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

@@ -19,10 +19,10 @@ def frame_of_version(api: str, version: int, rest: bytes) -> bytes:
     return (api_keys()[api] << 16 | version).to_bytes(4, "big") + rest
 
 
-def principal(kind: str = "User", name: str = "ANONYMOUS") -> bytes:
+def principal(kind: str = "User", name: str = "ANONYMOUS", *, by_token: bool = False) -> bytes:
     """Return a principal as Apache Kafka writes it: version 0, two compact strings, a flag, no tags."""
     texts = b"".join(bytes([len(text) + 1]) + text.encode() for text in (kind, name))
-    return b"\0\0" + texts + b"\0" + b"\0"
+    return b"\0\0" + texts + bytes([by_token]) + b"\0"
 
 
 def topic_spec(name: str) -> Fields:

@@ -6,17 +6,31 @@ from interop.authorizer.case import Case, add
 from interop.authorizer.cases.records import NO_TOPIC
 from interop.authorizer.rights import cluster, topic
 from interop.scenarios.raw_envelope import LOCAL, principal
-from interop.wire import Fields, encode_request
+from interop.wire import Fields, encode_request, versions_of
 
 CONTROLLER = ("controller",)
 OTHER = "another-cluster"
 FROM_NODES = (cluster("CLUSTER_ACTION"),)
 
 
-def envelope(name: str) -> Fields:
-    created = {"Name": "new", "NumPartitions": 1, "ReplicationFactor": 1}
-    inner = encode_request("CreateTopics", 7, {"Topics": [created], "timeoutMs": 5_000, "validateOnly": True})
-    return {"RequestData": inner, "RequestPrincipal": principal("User", name), "ClientHostAddress": LOCAL}
+CREATED = {"Name": "new", "NumPartitions": 1, "ReplicationFactor": 1}
+CREATE_TOPICS: Fields = {"Topics": [CREATED], "timeoutMs": 5_000, "validateOnly": True}
+TOKEN_REQUESTS: dict[str, Fields] = {
+    "CreateDelegationToken": {"Renewers": [], "MaxLifetimeMs": 0},
+    "RenewDelegationToken": {"Hmac": b"nothing", "RenewPeriodMs": -1},
+    "ExpireDelegationToken": {"Hmac": b"nothing", "ExpiryTimePeriodMs": -1},
+}
+
+
+def envelope(
+    name: str, api: str = "CreateTopics", inner: Fields = CREATE_TOPICS, *, by_token: bool = False
+) -> Fields:
+    """Return an Envelope with the request of a principal, which may have authenticated with a token."""
+    return {
+        "RequestData": encode_request(api, versions_of(api)[-1], inner),
+        "RequestPrincipal": principal("User", name, by_token=by_token),
+        "ClientHostAddress": LOCAL,
+    }
 
 
 def metadata_partition(**fields: object) -> list[Fields]:
@@ -135,7 +149,15 @@ add(
     ),
     Case(
         "Envelope",
-        {name: envelope(name) for name in ("alice", "bob", "admin")},
+        {
+            **{name: envelope(name) for name in ("alice", "bob", "admin")},
+            "alice by token": envelope("alice", by_token=True),
+            **{
+                f"{api} of {name} by token": envelope(name, api, inner, by_token=True)
+                for api, inner in TOKEN_REQUESTS.items()
+                for name in ("alice", "admin")
+            },
+        },
         (*FROM_NODES, topic("CREATE", "new"), cluster("CREATE")),
         on=CONTROLLER,
     ),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from interop.authorizer.case import Case, add
 from interop.authorizer.rights import cluster, token, user
-from interop.authorizer.world import World, until
+from interop.authorizer.tokens import make_token
+from interop.authorizer.world import World
 from interop.scenarios.raw_acls import acl_filter, creation
 from interop.wire import Fields
 
@@ -47,30 +48,6 @@ def remove_carol(world: World) -> None:
     principals = ("User:carol", "Group:alice", "alice", "", "User:", ":alice")
     filters = [acl_filter(**any_acl, PermissionType=1, PrincipalFilter=one) for one in principals]
     world.call("DeleteAcls", 3, Filters=filters)
-
-
-def make_token(world: World, owner: str) -> Fields:
-    """Return a token of a user, which the super user has created."""
-    kept = world.values.get(f"token of {owner}")
-    if kept is None:
-        kept = world.call(
-            "CreateDelegationToken",
-            3,
-            OwnerPrincipalType="User",
-            OwnerPrincipalName=owner,
-            Renewers=[{"PrincipalType": "User", "PrincipalName": "admin"}],
-            MaxLifetimeMs=-1,
-        )
-        assert not kept["ErrorCode"], kept
-        world.values[f"token of {owner}"] = kept
-        until(
-            lambda: any(
-                one["TokenId"] == kept["TokenId"]
-                for one in world.call("DescribeDelegationToken", 3, Owners=None)["Tokens"]
-            ),
-            f"the token of {owner} is not described",
-        )
-    return kept
 
 
 def owners(*names: str) -> list[Fields]:
