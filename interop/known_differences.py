@@ -24,6 +24,7 @@ HIGH_WATERMARK = (
 )
 ALERTS = "OpenSSL sends other alerts than Java if it does not accept a client certificate: docs/security.md"
 CHAIN = "OpenSSL completes the chain of a key store with certificates of the trust store: docs/security.md"
+RIGHTS_FIRST = "a broker checks rights before the values of its configuration: docs/decisions/0007"
 INVALID_ACL = "CreateAcls rejects only the invalid ACL of a request: docs/decisions/0007"
 
 KNOWN: list[tuple[str, str, str]] = [
@@ -59,6 +60,7 @@ KNOWN: list[tuple[str, str, str]] = [
     ("raw_follower_fetch.delayed_operations", "/follower has a part/*/LastStableOffset", HIGH_WATERMARK),
     ("languages.*", "/MUTUAL_*/refused/* certificate/alert", ALERTS),
     ("languages.kafkajs", "/MUTUAL_*/refused/untrusted broker/messages/*", CHAIN),
+    ("authorizer.*AlterConfigs", "*/broker invalid v*/Responses/[45]/*", RIGHTS_FIRST),
     ("authorizer.CreateAcls", "*/*er match v3/Results/*", INVALID_ACL),
     ("authorizer.CreateAcls", "*/*er any operation v3/Results/*", INVALID_ACL),
     ("authorizer.CreateAcls", "*/*er any permission v3/Results/*", INVALID_ACL),

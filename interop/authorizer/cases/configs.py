@@ -20,6 +20,14 @@ RESOURCES = (
     (BROKER, "odd", "log.retention.ms", "1000000000"),
     (CLIENT_METRICS, "metrics", "interval.ms", "100000"),
 )
+INVALID = (
+    (TOPIC, "hidden", "retention.ms", "odd"),
+    (GROUP, "hidden-team", "consumer.session.timeout.ms", "odd"),
+    (BROKER, "1", "log.retention.ms", "odd"),
+    (BROKER, "", "log.retention.ms", "odd"),
+    (CLIENT_METRICS, "metrics", "interval.ms", "odd"),
+    (TOPIC, "", "retention.ms", "1"),
+)
 LOGGER = (BROKER_LOGGER, "1", "kafka", "WARN")
 BOTH = ("broker", "controller")
 SET = 0
@@ -75,6 +83,7 @@ add(
         {
             "all": legacy(*RESOURCES),
             "broker": legacy(RESOURCES[6]),
+            "invalid": legacy(*INVALID),
             "logger": legacy(LOGGER),
             "unknown type": legacy((99, "orders", "a", "b")),
         },
@@ -93,6 +102,7 @@ add(
         {
             "all": altered(*RESOURCES),
             "broker": altered(RESOURCES[6]),
+            "invalid": altered(*INVALID),
             "logger": altered(LOGGER),
             "unknown type": altered((99, "orders", "a", "b")),
             "twice": altered(RESOURCES[0], RESOURCES[0]),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kwire.broker.api.request.commands import submit
 from kwire.broker.api.request.context import Delayed
 from kwire.broker.controller.commands import Fault, FeatureUpdate, UnregisterBroker, UpdateFeatures
+from kwire.broker.security.authorizer import Operation
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from kwire.wire.messages.update_features import (
@@ -66,6 +67,8 @@ def check_not_this_broker(
     node: BrokerRole, context: RequestContext, request: UnregisterBrokerRequest, forward: Forward
 ) -> Delayed:
     """Forward the request. Raises ApiError INVALID_REQUEST if it would unregister this broker."""
+    if request.broker_id == node.node_id:
+        node.gate.require(context, Operation.ALTER)  # otherwise only the controller authorizes the request
     _check_not_this_broker(node, request)
     return forward(context, request)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.configs.checks import ALTERABLE, faults
@@ -27,7 +28,7 @@ from kwire.broker.controller.commands import (
     ResourceChange,
 )
 from kwire.broker.controller.config_rules import BrokerConfigRules
-from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER
+from kwire.broker.metadata.image import RESOURCE_BROKER_LOGGER
 from kwire.broker.security.authorizer import Operation
 from kwire.wire.errors import DEFAULT_MESSAGES, ErrorCode
 from kwire.wire.messages import alter_configs as legacy
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     )
 
 Request = incremental.IncrementalAlterConfigsRequest | legacy.AlterConfigsRequest
-OWN_TYPES = RESOURCE_BROKER, RESOURCE_BROKER_LOGGER
 DUPLICATE_RESOURCE = Fault(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
 LEGACY_LOGGER = Fault(ErrorCode.INVALID_REQUEST, "Unexpected resource type BROKER_LOGGER.")
 
@@ -58,11 +58,16 @@ def alter_configs(
     """
     changes = _changes(request)
     rules = BrokerConfigRules(node.config)
-    found = faults(changes, node.image, rules, node.node_id, incremental=_is_incremental(request))
+    found = faults(
+        changes,
+        node.image,
+        rules,
+        node.node_id,
+        partial(_authorization_fault, node, context),
+        incremental=_is_incremental(request),
+    )
     results = ItemResults(context.header.api_key, context.api_version)
     for at, (change, fault) in enumerate(zip(changes, found, strict=True)):
-        if fault is None and change.resource_type in OWN_TYPES:
-            fault = _authorization_fault(node, context, change)  # the controller authorizes all other changes
         if fault is None and change.resource_type == RESOURCE_BROKER_LOGGER:
             fault = _alter_loggers(node, change, request) or NO_FAULT
         if fault is not None:
@@ -76,6 +81,7 @@ def alter_configs(
 
 
 def _authorization_fault(node: BrokerRole, context: RequestContext, change: ResourceChange) -> Fault | None:
+    """Return the error if the client may not change this broker. The controller authorizes other changes."""
     if node.gate.allows(context, Operation.ALTER_CONFIGS):
         return None
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -1,13 +1,15 @@
 """Checks of AlterConfigs and IncrementalAlterConfigs on the broker, before the request is forwarded. KIP-226.
 
 The checks, in this order: duplicate resources, duplicate keys, missing values, unknown resource types; for a
-broker resource also the broker id, the operations, and whether the keys can be updated without a restart.
+broker resource also the broker id, the client's rights, the operations, and whether the keys can be updated
+without a restart. The last check reads the files that the new values name, such as key stores. Apache Kafka
+checks the rights after the values.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kwire.broker.config.definition import parse_integer
@@ -33,32 +35,46 @@ def faults(
     image: MetadataImage,
     rules: ConfigRules,
     node_id: int,
+    authorization_fault: Callable[[ResourceChange], Fault | None],
     *,
     incremental: bool,
 ) -> list[Fault | None]:
     """Return the error of each resource; None for a valid resource.
 
+    `authorization_fault` returns the error for a broker or its loggers if the client may not change it.
     `incremental` is whether the request is IncrementalAlterConfigs, the only one that accepts loggers.
     """
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     return [
         _DUPLICATE_RESOURCE
         if times[resource.resource_type, resource.resource_name] > 1
-        else _fault(resource, image, rules, node_id, incremental=incremental)
+        else _fault(resource, image, rules, node_id, authorization_fault, incremental=incremental)
         for resource in resources
     ]
 
 
 def _fault(
-    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int, *, incremental: bool
+    resource: ResourceChange,
+    image: MetadataImage,
+    rules: ConfigRules,
+    node_id: int,
+    authorization_fault: Callable[[ResourceChange], Fault | None],
+    *,
+    incremental: bool,
 ) -> Fault | None:
     kind = resource.resource_type
     fault = _form_fault(resource)
     if fault is not None:
         return fault
     if kind == RESOURCE_BROKER:
-        return _broker_fault(resource, image, rules, node_id, incremental=incremental)
-    if kind in ALTERABLE or (incremental and kind == RESOURCE_BROKER_LOGGER):
+        return (
+            _broker_id_fault(resource.resource_name, node_id)
+            or authorization_fault(resource)
+            or _broker_fault(resource, image, rules, incremental=incremental)
+        )
+    if incremental and kind == RESOURCE_BROKER_LOGGER:
+        return authorization_fault(resource)
+    if kind in ALTERABLE:
         return None
     return Fault(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
@@ -79,18 +95,24 @@ def _form_fault(resource: ResourceChange) -> Fault | None:
     return None
 
 
+def _broker_id_fault(name: str, node_id: int) -> Fault | None:
+    """Return the error if a name is neither the id of this broker nor the empty name of the default."""
+    if not name:
+        return None
+    broker_id = parse_integer(name)
+    if broker_id is None:
+        return Fault(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+    if broker_id != node_id:
+        text = f"Unexpected broker id, expected {node_id}, but received {name}"
+        return Fault(ErrorCode.INVALID_REQUEST, text)
+    return None
+
+
 def _broker_fault(
-    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, node_id: int, *, incremental: bool
+    resource: ResourceChange, image: MetadataImage, rules: ConfigRules, *, incremental: bool
 ) -> Fault | None:
     """Return the error in the changes of a broker or of the cluster-wide default; None if they are valid."""
     name = resource.resource_name
-    if name:
-        broker_id = parse_integer(name)
-        if broker_id is None:
-            return Fault(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
-        if broker_id != node_id:
-            text = f"Unexpected broker id, expected {node_id}, but received {name}"
-            return Fault(ErrorCode.INVALID_REQUEST, text)
     for change in resource.changes:
         if change.operation not in _OPERATIONS:
             return Fault(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")

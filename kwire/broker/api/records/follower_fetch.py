@@ -57,6 +57,9 @@ def handle(
     fetch = _FollowerFetch(node, context, request, session)
     gate = node.gate
     if gate.authorizer is not None and not gate.allows(context, Operation.CLUSTER_ACTION):
+        assert session.follower is not None
+        # Otherwise clients without rights could evict the sessions of consumers, as in Apache Kafka.
+        session.follower.privileged = False
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return fetch.response(
             [(target, partition_error(target, code)) for target in session.targets.values()]

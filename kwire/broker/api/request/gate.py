@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator
 from copy import copy
+from sys import maxsize
 from typing import TYPE_CHECKING, Any, Final
 
 from kwire.broker.api.request.error_responses import WITH_DEFAULT_MESSAGE, ItemResults, items_of
@@ -62,6 +63,9 @@ _REPEATED_FIRST: Final = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
 }
 """The APIs in which an item that occurs several times is an error, whether it is allowed or denied."""
+
+_FIRST_WITHOUT_NAMES: Final[dict[int, int]] = {ApiKey.PRODUCE: 13, ApiKey.OFFSET_COMMIT: 10}
+"""By API key, the first version in which items have a topic id in place of a name. No topic has id 0."""
 
 _WITH_DEFAULT_MESSAGE: Final = WITH_DEFAULT_MESSAGE | {
     ApiKey.ALTER_CONFIGS,
@@ -227,7 +231,8 @@ class Gate:
             name = getattr(item, name_field) if isinstance(item, Message) else item
             if (times is not None and times[_identity(item)] > 1) or _is_invalid(api_key, item, name):
                 continue
-            by_id = getattr(item, "topic_id", ZERO_UUID) != ZERO_UUID
+            has_ids = context.api_version >= _FIRST_WITHOUT_NAMES.get(api_key, maxsize)
+            by_id = has_ids or getattr(item, "topic_id", ZERO_UUID) != ZERO_UUID
             if by_id:
                 name = self._image().name_of(item.topic_id)
                 if name is None:

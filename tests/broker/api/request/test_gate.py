@@ -37,6 +37,7 @@ from kwire.wire.messages.envelope import EnvelopeRequest
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
 from kwire.wire.primitives import Uuid
 from kwire.wire.registry import API_VERSIONS, decode_response, encode_record, encode_request
+from kwire.wire.schema import fields_of
 from tests.node_harness import NodeHarness, produce_request
 
 ANN = Principal("User", "ann")
@@ -412,6 +413,18 @@ def test_the_cases_cover_every_need_for_a_topic() -> None:
         for need in api.needs:
             if isinstance(need, Need | ItemNeed) and need.resource_type in (ResourceType.TOPIC, None):
                 assert key in covered, key
+
+
+def test_the_name_of_a_resource_that_a_request_needs_cannot_be_null() -> None:
+    """The gate would skip the need of a resource without a name. A null list of names is no need."""
+    for key, api in SUPPORTED_APIS.items():
+        fields = {one.name: one for one in fields_of(API_VERSIONS[key].request_class)}
+        for need in api.needs:
+            if isinstance(need, Need) and need.field:
+                one = fields[need.field]
+                assert one.is_list or not any(version in one.nullable for version in api.accepted_versions), (
+                    key
+                )
 
 
 def test_a_denied_topic_is_missing_where_all_topics_are_requested(harness: NodeHarness) -> None:

@@ -10,14 +10,21 @@ import pytest
 
 from kwire.broker.api.request.audit_log import TRACE, AuditLog
 from kwire.broker.api.request.supported_apis import ListenerRole
-from kwire.broker.metadata.image import RESOURCE_BROKER_LOGGER, RESOURCE_TOPIC, MetadataImage
+from kwire.broker.metadata.image import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_TOPIC,
+    MetadataImage,
+)
+from kwire.broker.node.controller_requests import envelope
+from kwire.broker.security.acl import Acl, PatternType, Permission
 from kwire.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.standard_authorizer import StandardAuthorizer
 from kwire.host.loggers import AUDIT_LOGGER
 from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.api_keys import ApiKey
-from kwire.wire.errors import ErrorCode
+from kwire.wire.errors import DEFAULT_MESSAGES, ErrorCode
 from kwire.wire.messages import alter_configs as legacy
 from kwire.wire.messages import consumer_group_heartbeat as consumer
 from kwire.wire.messages import create_partitions as partitions
@@ -26,12 +33,16 @@ from kwire.wire.messages import delete_topics as delete
 from kwire.wire.messages import describe_groups as groups
 from kwire.wire.messages import describe_producers as producers
 from kwire.wire.messages import describe_topic_partitions as pages
+from kwire.wire.messages import fetch, metadata
 from kwire.wire.messages import incremental_alter_configs as alter
-from kwire.wire.messages import metadata
+from kwire.wire.messages import offset_commit as commit
 from kwire.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
 from kwire.wire.messages.sync_group import SyncGroupRequest
+from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest
+from kwire.wire.primitives import ZERO_UUID
+from kwire.wire.registry import decode_response, encode_request
 from kwire.wire.schema import Message
 from tests.node_harness import NodeHarness, produce_request
 
@@ -120,6 +131,8 @@ def test_cluster_operations_need_the_right_to_describe_the_cluster(harness: Node
     client = client_with(harness, cluster(Operation.CREATE))
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     assert client.call(0, request).cluster_authorized_operations == 0
+    client = client_with(harness, cluster(Operation.CREATE), cluster(Operation.DESCRIBE))
+    assert client.call(0, request).cluster_authorized_operations == bits(Operation.CREATE, Operation.DESCRIBE)
 
 
 def test_a_transactional_id_is_checked_before_topics(harness: NodeHarness) -> None:
@@ -295,6 +308,78 @@ def test_alter_configs_changes_no_loggers(harness: NodeHarness) -> None:
     client = client_with(harness, role=ListenerRole.CONTROLLER)
     (result,) = delayed(harness, client, 2, legacy.AlterConfigsRequest(resources=[logger])).responses
     assert result.error_code == ErrorCode.INVALID_REQUEST
+
+
+def altered_broker(broker_id: int, name: str, value: str) -> alter.AlterConfigsResource:
+    config = alter.AlterableConfig(name=name, config_operation=0, value=value)
+    return alter.AlterConfigsResource(
+        resource_type=RESOURCE_BROKER, resource_name=str(broker_id), configs=[config]
+    )
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_a_broker_checks_rights_before_the_values_of_its_configuration(
+    harness: NodeHarness, role: str
+) -> None:
+    """The check of a value may read the file that the value names, and its error describes that file."""
+    client = client_with(harness, role=ListenerRole(role))
+    resource = altered_broker(harness.node.node_id, "log.retention.ms", "not a number")
+    request = alter.IncrementalAlterConfigsRequest(resources=[resource])
+    (result,) = delayed(harness, client, 1, request).responses
+    assert (result.error_code, result.error_message) == (
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        DEFAULT_MESSAGES[ErrorCode.CLUSTER_AUTHORIZATION_FAILED],
+    )
+
+
+def test_a_topic_without_an_id_is_unknown_before_the_rights(harness: NodeHarness) -> None:
+    client = client_with(harness, (Operation.READ, ResourceType.GROUP, "g"))
+    partitions_of_nothing = [commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+    topics = [commit.OffsetCommitRequestTopic(topic_id=ZERO_UUID, partitions=partitions_of_nothing)]
+    response = delayed(harness, client, 10, commit.OffsetCommitRequest(group_id="g", topics=topics))
+    assert response.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    response = delayed(harness, client, 13, produce_request(""))
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_client_without_rights_is_denied_the_unregistration_of_the_broker_itself(
+    harness: NodeHarness,
+) -> None:
+    request = UnregisterBrokerRequest(broker_id=harness.node.node_id)
+    assert delayed(harness, client_with(harness), 0, request).error_code == (
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    )
+    client = client_with(harness, cluster(Operation.ALTER))
+    assert delayed(harness, client, 0, request).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_a_denied_follower_gets_no_privileged_fetch_session(harness: NodeHarness) -> None:
+    """Otherwise a client without rights could evict the sessions of all consumers."""
+    topics = [fetch.FetchTopic(topic="secret", partitions=[fetch.FetchPartition(partition=0)])]
+    request = fetch.FetchRequest(session_epoch=0, replica_id=7, topics=topics)
+    for rights, is_privileged in (((), False), ((cluster(Operation.CLUSTER_ACTION),), True)):
+        session_id = client_with(harness, *rights).call(12, request).session_id
+        assert harness.node.fetch_sessions._sessions[session_id].privileged is is_privileged
+
+
+@pytest.mark.parametrize(("host", "code"), [("127.0.0.1", DENIED), ("10.0.0.9", ErrorCode.NONE)])
+def test_a_forwarded_request_is_authorized_for_the_host_in_its_envelope(
+    harness: NodeHarness, host: str, code: ErrorCode
+) -> None:
+    node = Principal("User", "node")
+    empty = StandardAuthorizer(frozenset({str(node)}), allows_without_acls=False)
+    allowed = Acl(
+        *(ResourceType.TOPIC, "new", PatternType.LITERAL, Operation.CREATE),
+        *(str(ANN), "10.0.0.9", Permission.ALLOW),
+    )
+    harness.node.gate.authorizer = empty.changed(added=[allowed])
+    topics = [create.CreatableTopic(name="new", num_partitions=1, replication_factor=1)]
+    inner = encode_request(create.CreateTopicsRequest(topics=topics, timeout_ms=1_000), 7, 1, "c")[4:]
+    request = envelope(inner, ANN, host)
+    client = harness.connect(role=ListenerRole.CONTROLLER, principal=node)
+    response = delayed(harness, client, 0, request)
+    _, forwarded = decode_response(create.CreateTopicsResponse, 7, response.response_data)
+    assert [topic.error_code for topic in forwarded.topics] == [code]
 
 
 def test_only_an_acl_with_a_principal_type_is_created(harness: NodeHarness) -> None:
