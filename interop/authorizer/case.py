@@ -11,7 +11,7 @@ from interop.authorizer.world import BY_TOKEN, World
 from interop.wire import Fields, versions_of
 
 SETS_BY_TOKEN: Final = frozenset({"none", "all"})
-"""The sets of ACLs with which a client that has authenticated with a delegation token sends the requests, too."""
+"""The sets of ACLs with which a client with a delegation token sends the requests, too."""
 
 Request = Fields | Callable[[World], Fields]
 

@@ -160,8 +160,16 @@ class World:
             self.call("DeleteAcls", 3, Filters=[EVERY_ACL])
             response = self.call("CreateAcls", 3, Creations=[one.creation() for one in wanted])
             assert not any(result["ErrorCode"] for result in response["Results"]), response
-        for listener in ("broker", "controller"):
-            until(lambda: self._described(listener) == wanted, f"{self.broker.name}: {wanted}")  # noqa: B023
+        found: dict[str, frozenset[Right]] = {}
+
+        def has_applied() -> bool:
+            found.update((listener, self._described(listener)) for listener in ("broker", "controller"))
+            return all(one == wanted for one in found.values())
+
+        try:
+            until(has_applied, self.broker.name)
+        except AssertionError as error:
+            raise AssertionError(f"{self.broker.name} has {found}, not {wanted}") from error
 
     def _described(self, listener: str) -> frozenset[Right]:
         return described_rights(self.client(listener, "admin"))

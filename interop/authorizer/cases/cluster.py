@@ -46,7 +46,10 @@ add(
     ),
     Case(
         "DescribeLogDirs",
-        {"some": {"Topics": [{"Topic": name, "Partitions": [0]} for name in TOPICS]}},
+        {
+            "some": {"Topics": [{"Topic": name, "Partitions": [0]} for name in TOPICS]},
+            "none": {"Topics": []},
+        },
         (cluster("DESCRIBE"),),
     ),
     Case(
@@ -56,6 +59,8 @@ add(
                 "TopicPartitions": [{"Topic": name, "Partitions": [0]} for name in TOPICS],
                 "TimeoutMs": 5_000,
             },
+            "all": {"TopicPartitions": None, "TimeoutMs": 5_000},
+            "none": {"TopicPartitions": [], "TimeoutMs": 5_000},
             "unknown kind": {"ElectionType": 7, "TopicPartitions": None, "TimeoutMs": 5_000},
         },
         (cluster("ALTER"),),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interop.authorizer.case import Case, add
-from interop.authorizer.cases.records import NO_TOPIC, TOPICS
+from interop.authorizer.cases.records import NO_TOPIC, TOPICS, UNNAMED
 from interop.authorizer.rights import cluster, group, topic
 from interop.authorizer.world import World
 from interop.wire import Fields
@@ -66,6 +66,10 @@ add(
             "team": lambda world: committed(world, "team"),
             "hidden": lambda world: committed(world, "hidden-team"),
             "invalid": lambda world: committed(world, ""),
+            "unnamed": lambda world: {
+                "GroupId": "team",
+                "Topics": [{**committed(world, "team")["Topics"][0], **UNNAMED}],
+            },
         },
         (group("READ"), topic("READ")),
         versions=(2, 9, 10),
@@ -75,10 +79,12 @@ add(
         {
             "topics": lambda world: fetched(world, all_topics=False),
             "all": lambda world: fetched(world, all_topics=True),
+            "twice": lambda world: {"Groups": fetched(world, all_topics=True)["Groups"][:2] * 2},
+            "unnamed": {"Groups": [{"GroupId": "team", "Topics": [{**UNNAMED, "PartitionIndexes": [0]}]}]},
         },
         (group("DESCRIBE"), topic("DESCRIBE")),
         versions=(1, 2, 7, 8, 10),
-        only={"all": (2, 7, 8, 10)},
+        only={"all": (2, 7, 8, 10), "twice": (8, 10), "unnamed": (8, 10)},
     ),
     Case(
         "FindCoordinator",
@@ -184,6 +190,11 @@ add(
             "orders": lambda world: subscribe(world, SubscribedTopicNames=["orders"]),
             "hidden topic": lambda world: subscribe(world, SubscribedTopicNames=["orders", "hidden"]),
             "regex": lambda world: subscribe(world, SubscribedTopicRegex="ord.*"),
+            "regex and name": lambda world: subscribe(
+                world, SubscribedTopicNames=["hidden"], SubscribedTopicRegex="ord.*"
+            ),
+            "invalid regex": lambda world: subscribe(world, SubscribedTopicRegex="("),
+            "twice": lambda world: subscribe(world, SubscribedTopicNames=["orders", "orders", ""]),
             "neither": lambda world: subscribe(world),
             "invalid": lambda world: subscribe(world, GroupId=""),
             "hidden": lambda world: subscribe(world, GroupId="hidden-members"),

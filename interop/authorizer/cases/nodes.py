@@ -10,6 +10,7 @@ from interop.wire import Fields, encode_request, versions_of
 
 CONTROLLER = ("controller",)
 OTHER = "another-cluster"
+OTHER_HOST = bytes((10, 1, 2, 3))
 FROM_NODES = (cluster("CLUSTER_ACTION"),)
 
 
@@ -23,13 +24,18 @@ TOKEN_REQUESTS: dict[str, Fields] = {
 
 
 def envelope(
-    name: str, api: str = "CreateTopics", inner: Fields = CREATE_TOPICS, *, by_token: bool = False
+    name: str,
+    api: str = "CreateTopics",
+    inner: Fields = CREATE_TOPICS,
+    *,
+    host: bytes = LOCAL,
+    by_token: bool = False,
 ) -> Fields:
     """Return an Envelope with the request of a principal, which may have authenticated with a token."""
     return {
         "RequestData": encode_request(api, versions_of(api)[-1], inner),
         "RequestPrincipal": principal("User", name, by_token=by_token),
-        "ClientHostAddress": LOCAL,
+        "ClientHostAddress": host,
     }
 
 
@@ -152,6 +158,8 @@ add(
         {
             **{name: envelope(name) for name in ("alice", "bob", "admin")},
             "alice by token": envelope("alice", by_token=True),
+            "alice at another host": envelope("alice", host=OTHER_HOST),
+            "alice at an IPv6 address": envelope("alice", host=bytes(15) + b"\1"),
             **{
                 f"{api} of {name} by token": envelope(name, api, inner, by_token=True)
                 for api, inner in TOKEN_REQUESTS.items()
@@ -160,5 +168,9 @@ add(
         },
         (*FROM_NODES, topic("CREATE", "new"), cluster("CREATE")),
         on=CONTROLLER,
+        more={
+            f"inner request at {host}": (*FROM_NODES, topic("CREATE", "new")._replace(host=host))
+            for host in ("127.0.0.1", "10.1.2.3", "0:0:0:0:0:0:0:1", "::1")
+        },
     ),
 )

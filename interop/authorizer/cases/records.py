@@ -12,6 +12,8 @@ TOPICS = ("orders", "hidden", "missing")
 NO_TOPIC = b"\x07" * 16
 TRANSACTIONAL = 0x10
 LATEST, EARLIEST = -1, -2
+UNNAMED: Fields = {"Name": "", "TopicId": bytes(16)}
+"""A topic without a name and without an id."""
 
 
 def names_or_ids(world: World, name: str) -> Fields:
@@ -45,6 +47,22 @@ def fetch(world: World, **fields: object) -> Fields:
     return {"MaxWaitMs": 0, "MinBytes": 0, "MaxBytes": 1 << 20, "Topics": topics, **fields}
 
 
+def fetch_of(*topics: Fields) -> Fields:
+    partition = {"Partition": 0, "FetchOffset": 0, "PartitionMaxBytes": 1 << 20}
+    return {
+        "MinBytes": 0,
+        "MaxBytes": 1 << 20,
+        "Topics": [
+            {"Topic": one["Name"], "TopicId": one["TopicId"], "Partitions": [partition]} for one in topics
+        ],
+    }
+
+
+def listed(*names: str, **fields: object) -> Fields:
+    partitions = [{"PartitionIndex": 0, "Timestamp": LATEST}]
+    return {"Topics": [{"Name": name, "Partitions": partitions} for name in names], **fields}
+
+
 add(
     Case(
         "Produce",
@@ -56,6 +74,11 @@ add(
                 world, is_transactional=True, transaction="hidden-payments"
             ),
             "id, no transaction": lambda world: produce(world, transaction="payments"),
+            "empty id": lambda world: produce(world, is_transactional=True, transaction=""),
+            "unnamed": lambda world: {
+                **produce(world),
+                "TopicData": [{**produce(world)["TopicData"][0], **UNNAMED}],
+            },
         },
         (topic("WRITE"), transactional_id("WRITE")),
         versions=(3, 12, 13),
@@ -70,6 +93,11 @@ add(
             "own replica": lambda world: fetch(
                 world, ReplicaId=1, ReplicaState={"ReplicaId": 1, "ReplicaEpoch": -1}
             ),
+            "future replica": lambda world: fetch(
+                world, ReplicaId=-3, ReplicaState={"ReplicaId": -3, "ReplicaEpoch": -1}
+            ),
+            "twice": lambda world: {**fetch(world), "Topics": fetch(world)["Topics"] * 2},
+            "unnamed": {**fetch_of(UNNAMED), "MaxWaitMs": 0},
             "metadata": lambda world: {
                 **fetch(world),
                 "Topics": [
@@ -93,6 +121,10 @@ add(
                     {"Name": name, "Partitions": [{"PartitionIndex": 0, "Timestamp": -2}]} for name in TOPICS
                 ],
             },
+            "replica": listed(*TOPICS, ReplicaId=7),
+            "own replica": listed(*TOPICS, ReplicaId=1),
+            "future replica": listed(*TOPICS, ReplicaId=-3),
+            "internal": listed("__consumer_offsets", "__cluster_metadata", "", ReplicaId=-1),
         },
         (topic("DESCRIBE"),),
         more={"READ": (topic("READ"),), "denied READ": (topic("DESCRIBE"), topic("READ").denied())},
@@ -105,7 +137,14 @@ add(
                     {"Name": name, "Partitions": [{"PartitionIndex": 0, "Offset": 0}]} for name in TOPICS
                 ],
                 "TimeoutMs": 1_000,
-            }
+            },
+            "unnamed": {
+                "Topics": [
+                    {"Name": name, "Partitions": [{"PartitionIndex": 0, "Offset": 0}]}
+                    for name in ("hidden", "", "a/b")
+                ],
+                "TimeoutMs": 1_000,
+            },
         },
         (topic("DELETE"),),
     ),
@@ -114,7 +153,11 @@ add(
         {
             "epoch": {
                 "Topics": [{"Topic": name, "Partitions": [{"Partition": 0}]} for name in TOPICS],
-            }
+            },
+            "replica": {
+                "ReplicaId": 7,
+                "Topics": [{"Topic": name, "Partitions": [{"Partition": 0}]} for name in (*TOPICS, "")],
+            },
         },
         (topic("DESCRIBE"), cluster("CLUSTER_ACTION")),
     ),

@@ -40,6 +40,12 @@ def make_doomed(world: World) -> None:
     world.create_topic("doomed")
 
 
+def make_new_missing(world: World) -> None:
+    """Delete the topic that a request creates automatically, possibly only after its response."""
+    world.create_topic("new")
+    delete_topic(world, "new")
+
+
 def created(name: str, **fields: object) -> Fields:
     return {"Name": name, "NumPartitions": 1, "ReplicationFactor": 1, **fields}
 
@@ -55,10 +61,15 @@ add(
             "none": metadata(()),
             "all": metadata(None),
             "ids": by_id,
+            "twice and unnamed": metadata(("hidden", "hidden", "orders", "orders", "")),
+            "id and name": lambda world: {
+                **metadata(()),
+                "Topics": [{"Name": "orders", "TopicId": world.ids["hidden"]}],
+            },
         },
         (topic("DESCRIBE"), cluster("DESCRIBE")),
         versions=(4, 8, 10, 11, 13),
-        only={"ids": (12, 13), "all": (1, 7, 8, 10, 11, 13)},
+        only={"ids": (12, 13), "id and name": (10, 11, 12, 13), "all": (1, 7, 8, 10, 11, 13)},
         more={
             "READ": (topic("READ"),),
             "some operations": (
@@ -84,7 +95,7 @@ add(
         },
         (topic("DESCRIBE", "new"), topic("CREATE", "new"), cluster("CREATE")),
         versions=(4, 13),
-        before=lambda world: delete_topic(world, "new"),
+        before=make_new_missing,
     ),
     Case(
         "DescribeTopicPartitions",
@@ -92,6 +103,11 @@ add(
             "names": DESCRIBED,
             "all": {"Topics": []},
             "cursor": {"Topics": [], "Cursor": {"TopicName": "hidden", "PartitionIndex": 0}},
+            "cursor in names": {**DESCRIBED, "Cursor": {"TopicName": "hidden", "PartitionIndex": 0}},
+            "cursor, not in names": {**DESCRIBED, "Cursor": {"TopicName": "hiddem", "PartitionIndex": 0}},
+            "page": {**DESCRIBED, "ResponsePartitionLimit": 1},
+            "page of all": {"Topics": [], "ResponsePartitionLimit": 1},
+            "twice": {"Topics": [{"Name": "hidden"}, {"Name": "hidden"}]},
         },
         (topic("DESCRIBE"),),
         ordered=True,
@@ -127,6 +143,18 @@ add(
                 "Topics": [{"Name": None, "TopicId": world.ids.get(name, NO_TOPIC)} for name in DELETED],
                 "TimeoutMs": 5_000,
             },
+            "ids twice": lambda world: {
+                "Topics": [{"Name": None, "TopicId": world.ids["hidden"]}] * 2,
+                "TimeoutMs": 5_000,
+            },
+            "id and name": lambda world: {
+                "Topics": [
+                    {"Name": "doomed", "TopicId": world.ids["hidden"]},
+                    {"Name": None, "TopicId": NO_NAME},
+                    {"Name": "", "TopicId": NO_NAME},
+                ],
+                "TimeoutMs": 5_000,
+            },
             "twice": {
                 "TopicNames": ["doomed", "doomed"],
                 "Topics": [{"Name": "doomed"}] * 2,
@@ -135,7 +163,7 @@ add(
         },
         (topic("DELETE", "doomed"), topic("DESCRIBE", "doomed")),
         versions=(1, 5, 6),
-        only={"ids": (6,)},
+        only={"ids": (6,), "ids twice": (6,), "id and name": (6,)},
         on=("broker", "controller"),
         before=make_doomed,
         more={"DESCRIBE": tuple(topic("DESCRIBE", name) for name in DELETED)},

@@ -87,6 +87,16 @@ add(
         {
             "all": added("payments"),
             "orders": orders_only("payments"),
+            "twice": {
+                **added("payments"),
+                "V3AndBelowTopics": added("payments")["V3AndBelowTopics"][1:2] * 2,
+            },
+            "internal": {
+                **added("payments"),
+                "V3AndBelowTopics": [
+                    {"Name": name, "Partitions": [0]} for name in ("__consumer_offsets", "", "orders")
+                ],
+            },
             "hidden": added("hidden-payments"),
             "empty": {
                 "V3AndBelowTransactionalId": "payments",
@@ -96,7 +106,11 @@ add(
         },
         (transactional_id("WRITE"), topic("WRITE"), cluster("CLUSTER_ACTION")),
         versions=(0, 3, 4, 5),
-        only={"empty": (0, 3)},  # Apache Kafka's broker never responds to newer ones
+        only={
+            "empty": (0, 3),
+            "twice": (0, 3),
+            "internal": (0, 3),
+        },  # Apache Kafka's broker never responds to newer ones
     ),
     Case(
         "AddOffsetsToTxn",
@@ -144,6 +158,7 @@ add(
             "all": {},
             "ongoing": {"StateFilters": ["Ongoing", "odd"]},
             "pattern": {"TransactionalIdPattern": ".*pay.*"},
+            "invalid pattern": {"TransactionalIdPattern": "("},
         },
         (transactional_id("DESCRIBE"),),
         more={"WRITE": (transactional_id("WRITE"),)},
