@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+from random import Random
 from typing import Any, Final
 
 import pytest
 
 from kwire.broker.config.authorizer import STANDARD_AUTHORIZER
-from kwire.broker.security.acl import ANY, PatternType, Permission
+from kwire.broker.security.acl import ALL_OPERATIONS, ANY, Acl, PatternType, Permission
 from kwire.broker.security.authorizer import NODE_RIGHTS, Operation, ResourceType
 from kwire.broker.security.principal import Principal
+from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from kwire.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from kwire.wire.messages.describe_acls import DescribeAclsRequest
 from tests.broker.node.test_credential_changes import HOSTS, SaslCluster
+from tests.broker.security.test_standard_authorizer import scan
 
 ALICE: Final = Principal("User", "alice")
 
@@ -22,8 +25,11 @@ ALICE: Final = Principal("User", "alice")
 class AuthorizedCluster(SaslCluster):
     """A controller and two brokers with an authorizer. Clients without authentication are super users."""
 
-    def __init__(self, super_users: str = "User:node;User:ANONYMOUS") -> None:
-        super().__init__({"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": super_users})
+    def __init__(self, super_users: str = "User:node;User:ANONYMOUS", **settings: str) -> None:
+        super().__init__(
+            {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": super_users}
+            | {key.replace("_", "."): value for key, value in settings.items()}
+        )
 
     def may_read(self) -> list[bool]:
         """Return whether alice may read topic t, as each node sees it."""
@@ -33,6 +39,11 @@ class AuthorizedCluster(SaslCluster):
             assert authorizer is not None
             found.append(authorizer.allows(ALICE, "10.0.0.1", Operation.READ, ResourceType.TOPIC, "t"))
         return found
+
+    def may_read_on(self, node_id: int, name: str) -> bool:
+        authorizer = self.nodes[node_id].node.gate.authorizer
+        assert authorizer is not None
+        return authorizer.allows(ALICE, "10.0.0.1", Operation.READ, ResourceType.TOPIC, name)
 
 
 def create(cluster: AuthorizedCluster, **changes: Any) -> tuple[int, str | None]:
@@ -110,6 +121,89 @@ def test_invalid_acl_is_refused(changes: dict[str, Any], message: str) -> None:
     cluster = AuthorizedCluster()
     assert create(cluster, **changes) == (42, message)
     assert not cluster.nodes[2].node.image.acls
+
+
+def test_a_restarted_node_allows_only_super_users_until_it_knows_the_committed_acls() -> None:
+    """Its snapshot may have ACLs that were deleted while the node was down."""
+    cluster = AuthorizedCluster(metadata_log_max_record_bytes_between_snapshots="1000")
+    assert create(cluster) == (0, "")
+    for number in range(30):
+        create(cluster, resource_name=f"t{number}")
+    cluster.events.advance(5_000)
+    assert cluster.nodes[3].node.quorum.log.snapshots.known
+    cluster.nodes[1].die()
+    cluster.nodes[3].die()
+    cluster.nodes[3].start()
+    cluster.events.advance(10_000)
+    node = cluster.nodes[3].node
+    assert len(node.image.acls) > 20
+    for name in ("t", "unknown"):
+        with pytest.raises(ApiError) as raised:
+            cluster.may_read_on(3, name)
+        assert raised.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    authorizer = node.gate.authorizer
+    assert authorizer is not None
+    node_principal = Principal("User", "node")
+    assert authorizer.allows(node_principal, "10.0.0.1", Operation.READ, ResourceType.TOPIC, "t")
+    cluster.nodes[1].start()
+    cluster.events.advance(10_000)
+    assert cluster.may_read_on(3, "t")
+    assert not cluster.may_read_on(3, "unknown")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_decisions_after_snapshots_and_restarts_are_those_of_a_scan(seed: int) -> None:
+    """Each node has made its index from a snapshot and from changes after it."""
+    random = Random(seed)
+    cluster = AuthorizedCluster(metadata_log_max_record_bytes_between_snapshots="1500")
+    acls: set[Acl] = set()
+    names = ("*", "k", "k1", "k12", "k12bar", "kb")
+    for step in range(24):
+        if acls and random.random() < 0.4:
+            removed = random.choice(sorted(acls))
+            acls.remove(removed)
+            cluster.request("two", 3, DeleteAclsRequest(filters=[exactly(removed)]))
+        else:
+            added = Acl(
+                ResourceType.TOPIC,
+                random.choice(names),
+                random.choice((PatternType.LITERAL, PatternType.PREFIXED)),
+                random.choice((ALL_OPERATIONS, Operation.READ, Operation.WRITE)),
+                random.choice(("User:alice", "User:*", "User:bob")),
+                random.choice(("*", "10.0.0.1", "10.0.0.2")),
+                random.choice((Permission.ALLOW, Permission.ALLOW, Permission.DENY)),
+            )
+            acls.add(added)
+            fields = AclCreation.declared_fields
+            create(cluster, **{name: value for name, value in created(added).items() if name in fields})
+        if step % 8 == 7:
+            restarted = random.choice((1, 2, 3))
+            cluster.nodes[restarted].die()
+            cluster.nodes[restarted].start()
+            cluster.events.advance(15_000)
+        else:
+            cluster.events.advance(500)
+        for node_id in (1, 2, 3):
+            for name in (*names[1:], "k12x"):
+                expected = scan(acls, ALICE, "10.0.0.1", Operation.READ, name, allows_without_acls=False)
+                assert cluster.may_read_on(node_id, name) is expected, (node_id, name, acls)
+    assert all(node.node.quorum.log.snapshots.known for node in cluster.nodes.values())
+
+
+def created(acl: Acl) -> dict[str, Any]:
+    return {**acl._asdict(), "resource_pattern_type": acl.pattern_type}
+
+
+def exactly(acl: Acl) -> DeleteAclsFilter:
+    return DeleteAclsFilter(
+        resource_type_filter=acl.resource_type,
+        resource_name_filter=acl.resource_name,
+        pattern_type_filter=acl.pattern_type,
+        principal_filter=acl.principal,
+        host_filter=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission_type,
+    )
 
 
 def test_node_without_rights_says_what_it_needs(caplog: pytest.LogCaptureFixture) -> None:

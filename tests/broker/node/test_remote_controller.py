@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -33,10 +34,17 @@ from kwire.wire.messages import alter_partition, assign_replicas_to_dirs, create
 from kwire.wire.messages.allocate_producer_ids import AllocateProducerIdsResponse
 from kwire.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
 from kwire.wire.messages.broker_registration import BrokerRegistrationResponse
+from kwire.wire.messages.default_principal import DefaultPrincipalData
 from kwire.wire.messages.envelope import EnvelopeResponse
 from kwire.wire.messages.update_features import UpdateFeaturesResponse
 from kwire.wire.primitives import Uuid
-from kwire.wire.registry import RequestHeader, decode_request, decode_request_header, encode_response
+from kwire.wire.registry import (
+    RequestHeader,
+    decode_request,
+    decode_request_header,
+    decode_version_prefixed,
+    encode_response,
+)
 from kwire.wire.schema import Message
 
 TOPIC, DIRECTORY, OTHER = Uuid(b"t" * 16), Uuid(b"d" * 16), Uuid(b"o" * 16)
@@ -206,6 +214,27 @@ def test_auto_topic_creation(harness: RemoteControllerHarness) -> None:
     inner = decode_request(header, memoryview(request.request_data), position)
     assert [one.name for one in inner.topics] == ["t"]
     assert [(one.name, one.error_code) for one in reply] == [("t", 36)]
+
+
+@pytest.mark.parametrize(
+    ("client", "sent"),
+    [
+        (None, (Principal("User", "ANONYMOUS"), "127.0.0.1")),
+        ((Principal("User", "ann", token_authenticated=True), "10.0.0.9"),) * 2,
+        ((Principal("User", "ann"), "fe80::1%eth0"), (Principal("User", "ann"), "fe80::1")),
+    ],
+    ids=["internal topic", "client with a token", "client"],
+)
+def test_auto_topic_creation_has_the_rights_of_the_client(
+    harness: RemoteControllerHarness, client: Any, sent: tuple[Principal, str]
+) -> None:
+    """The broker creates an internal topic with its own rights: on this listener, it is anonymous."""
+    topic = create_topics.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    harness.remote.submit(CreateTopics([topic], client=client), harness.replies.append)
+    [(_, _, request, _, _)] = harness.sent
+    data = decode_version_prefixed(DefaultPrincipalData, request.request_principal)
+    principal = Principal(data.type, data.name, data.token_authenticated)
+    assert (principal, request.client_host_address) == (sent[0], ip_address(sent[1]).packed)
 
 
 def test_controller_only_command_has_no_request(harness: RemoteControllerHarness) -> None:

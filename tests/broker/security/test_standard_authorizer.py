@@ -42,7 +42,15 @@ def authorizer(*acls: Acl, allows_without_acls: bool = False) -> StandardAuthori
     return empty.changed(added=acls)
 
 
-def scan(acls: set[Acl], principal: Principal, host: str, operation: Operation, name: str) -> bool:
+def scan(
+    acls: set[Acl],
+    principal: Principal,
+    host: str,
+    operation: Operation,
+    name: str,
+    *,
+    allows_without_acls: bool = True,
+) -> bool:
     """Decide by a look at each ACL, for a name that does not begin with the wildcard."""
     matching = [
         one
@@ -69,7 +77,7 @@ def scan(acls: set[Acl], principal: Principal, host: str, operation: Operation, 
     }
     if Permission.DENY in permissions:
         return False
-    return Permission.ALLOW in permissions or not matching
+    return Permission.ALLOW in permissions or (allows_without_acls and not matching)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -110,6 +118,31 @@ def test_a_changed_authorizer_leaves_the_old_one_as_it_was() -> None:
     new = old.changed(removed=[acl("t")])
     assert old.allows(ALICE, HERE, Operation.READ, TOPIC, "t")
     assert not new.allows(ALICE, HERE, Operation.READ, TOPIC, "t")
+
+
+def test_a_super_user_comes_before_acls_that_deny() -> None:
+    denies = acl("t", ALL_OPERATIONS, "User:*", permission=Permission.DENY)
+    allows = acl("t", Operation.READ)
+    rules = authorizer(denies, allows)
+    assert rules.allows(ADMIN, HERE, Operation.READ, TOPIC, "t")
+    assert not rules.allows(ALICE, HERE, Operation.READ, TOPIC, "t")
+    assert rules.allows_any(ADMIN, HERE, Operation.READ, TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::1", "0:0:0:0:0:0:0:1"),
+        ("2001:db8::a0", "2001:db8:0:0:0:0:0:a0"),
+        ("fe80::1%eth0", "fe80:0:0:0:0:0:0:1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+    ],
+)
+def test_the_host_of_an_acl_is_the_address_in_the_form_of_java(address: str, host: str) -> None:
+    rules = authorizer(acl("t", host=host))
+    assert rules.allows(ALICE, address, Operation.READ, TOPIC, "t")
+    assert not rules.allows(ALICE, "10.0.0.9", Operation.READ, TOPIC, "t")
 
 
 def test_only_super_users_pass_before_the_acls_are_loaded() -> None:
@@ -166,6 +199,13 @@ def test_decisions_about_long_names_are_not_kept() -> None:
 )
 def test_write_on_any_topic(rules: list[Acl], expected: bool) -> None:
     assert authorizer(*rules).allows_any(ALICE, HERE, Operation.WRITE, TOPIC) is expected
+
+
+def test_write_on_any_topic_is_allowed_if_topics_without_acls_are() -> None:
+    denies = acl("t", ALL_OPERATIONS, permission=Permission.DENY)
+    for rules, expected in (((), True), ((denies,), True), ((denies._replace(resource_name="*"),), False)):
+        open_to_all = authorizer(*rules, allows_without_acls=True)
+        assert open_to_all.allows_any(ALICE, HERE, Operation.WRITE, TOPIC) is expected
 
 
 def test_texts_of_the_rules_are_those_of_kafka() -> None:

@@ -19,8 +19,14 @@ from kwire.wire.messages.create_delegation_token import (
 )
 from kwire.wire.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from kwire.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
-from kwire.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from kwire.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+from kwire.wire.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+from kwire.wire.messages.renew_delegation_token import (
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
 from kwire.wire.registry import decode_response, encode_request
 from tests.broker.node.test_cluster import BOTH, COMMON, CONTROLLER, VirtualCluster, broker
 
@@ -79,6 +85,29 @@ def test_a_principal_authenticated_by_token_cannot_create_tokens(cluster: Virtua
     response = cluster.request("one", 0, envelope(frame, BY_TOKEN, "127.0.0.1"), port=9093)
     _, response = decode_response(CreateDelegationTokenResponse, 3, response.response_data)
     assert (response.error_code, response.principal_name) == (not_allowed, "alice")
+
+
+def test_a_principal_authenticated_by_token_cannot_change_or_describe_tokens(cluster: VirtualCluster) -> None:
+    """Not even the token with which the client has authenticated."""
+    not_allowed = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    created = call_as(cluster, 2, 3, CREATE)
+    assert call_as(cluster, 2, 3, DESCRIBE, BY_TOKEN).error_code == not_allowed
+    for request, response_class in (
+        (
+            RenewDelegationTokenRequest(hmac=created.hmac, renew_period_ms=5_000),
+            RenewDelegationTokenResponse,
+        ),
+        (
+            ExpireDelegationTokenRequest(hmac=created.hmac, expiry_time_period_ms=-1),
+            ExpireDelegationTokenResponse,
+        ),
+    ):
+        assert call_as(cluster, 2, 2, request, BY_TOKEN).error_code == not_allowed
+        frame = encode_request(request, 2, 0, "")[4:]
+        response = cluster.request("one", 0, envelope(frame, BY_TOKEN, "127.0.0.1"), port=9093)
+        _, response = decode_response(response_class, 2, response.response_data)
+        assert response.error_code == not_allowed
+    assert all(len(node.node.image.delegation_tokens) == 1 for node in cluster.nodes.values())
 
 
 def test_expired_tokens_are_removed_on_every_node(cluster: VirtualCluster) -> None:
