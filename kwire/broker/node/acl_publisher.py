@@ -37,7 +37,7 @@ class AclPublisher:
         self._authorizer = gate.authorizer = StandardAuthorizer(
             settings.super_users, allows_without_acls=settings.allows_without_acls, is_loaded=False
         )
-        self._audit_log = gate.audit_log = AuditLog(host, self._authorizer)
+        gate.audit_log = AuditLog(host)
 
     def update(self, image: MetadataImage, _delta: MetadataDelta) -> None:
         """Apply the ACLs of a new image."""
@@ -49,5 +49,6 @@ class AclPublisher:
         if is_loaded and not self._is_loaded:
             self._logger.info("The authorizer has loaded %d ACLs", len(acls))
         self._acls, self._is_loaded = acls, is_loaded
-        changed = self._authorizer.changed(removed, added, is_loaded=is_loaded)
-        self._authorizer = self._gate.authorizer = self._audit_log.authorizer = changed
+        self._authorizer = self._gate.authorizer = self._authorizer.changed(
+            removed, added, is_loaded=is_loaded
+        )

@@ -1,14 +1,10 @@
-"""Authorization: what is authorized, and the interface of an authorizer. KIP-11, KIP-373, KIP-939."""
+"""The operations and resource types of authorization. KIP-11, KIP-373, KIP-939."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Protocol
-
-if TYPE_CHECKING:
-    from kwire.broker.security.principal import Principal
-
+from typing import Final
 
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the cluster in ACLs."""
@@ -75,17 +71,3 @@ SUPPORTED_OPERATIONS: Final[Mapping[int, frozenset[Operation]]] = {
     ResourceType.USER: frozenset({Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS}),
 }
 """The operations that requests can need on each resource type. An ACL with another one has no effect."""
-
-
-class Authorizer(Protocol):
-    """The rules of one moment. Changed rules are another object, so that a request sees one set of rules."""
-
-    def allows(
-        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
-    ) -> bool:
-        """Return whether a principal at an address may perform an operation on a resource."""
-
-    def allows_any(
-        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
-    ) -> bool:
-        """Return whether at least one resource of this type exists or could exist that `allows` allows."""

@@ -4,9 +4,10 @@ Super users may do everything. For others the ACLs decide whose pattern matches 
 comes before all that allow. If ACLs match the resource but not the request, it is denied. If no ACL matches
 the resource, `allow.everyone.if.no.acl.found` decides.
 
-An authorizer never changes. Changed ACLs are another object, which shares the parts that did not change. So a
-decision costs a few lookups: one for the name, one for each length of the prefixes of the resource type, and
-one for the wildcard. Decisions are kept until the ACLs change.
+An authorizer never changes, so that a request sees one version of the ACLs. Changed ACLs are another object,
+which shares the parts that did not change. A decision costs a few lookups: one for the name, one for each
+length of the prefixes of the resource type, and one for the wildcard. Decisions are kept until the ACLs
+change.
 """
 
 from __future__ import annotations
@@ -157,6 +158,9 @@ class StandardAuthorizer:
         for resource_type, change in by_type.items():
             patterns[resource_type] = copy = _Patterns(patterns.get(resource_type))
             copy.change(*change)
+        # A request that waits may use this authorizer for a long time, but for few decisions.
+        self._decisions.clear()
+        self._any_decisions.clear()
         return StandardAuthorizer(
             self._super_users,
             allows_without_acls=self._rule_without_acls.is_allowed,

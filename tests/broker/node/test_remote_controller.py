@@ -26,6 +26,7 @@ from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.node.controller_requests import COMMANDS, FORWARDED, HEARTBEATS
 from kwire.broker.node.remote_controller import FORWARDING_TIMEOUT_MS, NOT_CONTROLLER_MS, RemoteController
 from kwire.broker.security.principal import Principal
+from kwire.broker.security.standard_authorizer import StandardAuthorizer
 from kwire.host.host import PeerAddress, PeerUnreachable
 from kwire.testing.virtual_host import VirtualHost
 from kwire.wire.api_keys import ApiKey
@@ -396,6 +397,7 @@ class FakeRequestContext:
     principal = Principal("User", "ann")
     peer_host = "10.0.0.9"
     listener = "PLAINTEXT"
+    authorizer: StandardAuthorizer | None = None
 
     def __init__(self) -> None:
         self.results: list[Any] = []

@@ -32,6 +32,7 @@ from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import ControllerRequestContext, ControllerRole
+    from kwire.broker.security.standard_authorizer import StandardAuthorizer
 
 
 def envelope(
@@ -119,6 +120,15 @@ class EnvelopedRequest:
     def listener(self) -> str:
         """The listener that received the envelope."""
         return self._outer.listener
+
+    @property
+    def authorizer(self) -> StandardAuthorizer | None:
+        """The authorizer of the Envelope, which arrived in the same frame."""
+        return self._outer.authorizer
+
+    @authorizer.setter
+    def authorizer(self, authorizer: StandardAuthorizer | None) -> None:
+        self._outer.authorizer = authorizer
 
     def complete(self, response: Message) -> None:
         """Send the response for the client in an Envelope response. For NOT_CONTROLLER, see `refuse`."""

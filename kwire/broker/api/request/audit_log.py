@@ -32,9 +32,7 @@ BATCH: Final = 1024
 class AuditLog:
     """The audit log of one node."""
 
-    def __init__(self, host: Host, authorizer: StandardAuthorizer) -> None:
-        self.authorizer = authorizer
-        """The current authorizer, which knows the reasons of its decisions."""
+    def __init__(self, host: Host) -> None:
         self._logger = host.logger(AUDIT_LOGGER)
         self._now_ms = host.monotonic_ms
         self._allowed, self._denied = Windows(), Windows()
@@ -46,6 +44,7 @@ class AuditLog:
 
     def record(
         self,
+        authorizer: StandardAuthorizer,
         context: Requester,
         operation: Operation,
         resource_type: ResourceType,
@@ -54,12 +53,13 @@ class AuditLog:
         is_allowed: bool,
         is_asked: bool = True,
     ) -> None:
-        """Record a decision. `is_asked` is False if the client did not ask for this operation."""
+        """Record a decision of an authorizer, which also knows the reason.
+
+        `is_asked` is False if the client did not ask for this operation.
+        """
         self._count(1, is_allowed=is_allowed)
         if self.on_denied is not None and is_asked and not is_allowed:
-            decision = self.authorizer.decide(
-                context.principal, context.peer_host, operation, resource_type, name
-            )
+            decision = authorizer.decide(context.principal, context.peer_host, operation, resource_type, name)
             self.on_denied(context, operation, resource_type, name, decision)
         level = logging.DEBUG if is_allowed else logging.INFO if is_asked else TRACE
         if self._is_enabled(level):
@@ -75,11 +75,12 @@ class AuditLog:
                 _words(resource_type.name),
                 escape_unprintable(name),
                 _words(ApiKey(context.header.api_key).name),
-                escape_unprintable(str(self.authorizer.decide(*client, operation, resource_type, name))),
+                escape_unprintable(str(authorizer.decide(*client, operation, resource_type, name))),
             )
 
     def record_allowed(
         self,
+        authorizer: StandardAuthorizer,
         context: Requester,
         operation: Operation,
         resource_type: ResourceType,
@@ -90,7 +91,7 @@ class AuditLog:
             self._count(len(names), is_allowed=True)
             return
         for name in names:
-            self.record(context, operation, resource_type, name, is_allowed=True)
+            self.record(authorizer, context, operation, resource_type, name, is_allowed=True)
 
     def _count(self, count: int, *, is_allowed: bool) -> None:
         self._counts[is_allowed] += count

@@ -12,7 +12,7 @@ from kwire.broker.security.authorizer import CLUSTER_NAME, SUPPORTED_OPERATIONS,
 
 def authorized_operations(gate: Gate, context: Requester, resource_type: ResourceType, name: str) -> int:
     """Return the operations that the client may perform on a resource. This is not part of the audit log."""
-    authorizer = gate.authorizer
+    authorizer = gate.authorizer_of(context)
     return sum(
         1 << operation
         for operation in SUPPORTED_OPERATIONS[resource_type]

@@ -27,6 +27,7 @@ from kwire.wire.registry import RequestHeader, encode_response, encode_response_
 from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
+    from kwire.broker.security.standard_authorizer import StandardAuthorizer
     from kwire.host.host import Host
 
 
@@ -307,6 +308,7 @@ class RequestContext:
 
     __slots__ = (
         "arrived_ms",
+        "authorizer",
         "channel",
         "closes",
         "counted_as",
@@ -344,6 +346,7 @@ class RequestContext:
         """Whether to close the connection after this request, or after its response if there is one."""
         self.request: object = None
         """The decoded request, kept until the response is encoded. An error response may need it."""
+        self.authorizer: StandardAuthorizer | None = None
         self.results: ItemResults | None = None
         """The results of items that the handler does not get, for the response."""
         self.fast_path: FastPath | None = None

@@ -14,6 +14,7 @@ from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.ports import ControllerRequestContext
+    from kwire.broker.security.standard_authorizer import StandardAuthorizer
 
 Forward = Callable[["ControllerRequestContext", Any], Delayed]
 """A function that forwards a request to the active controller."""
@@ -40,6 +41,14 @@ class DerivedRequest:
     @property
     def peer_host(self) -> str:
         return self._original.peer_host
+
+    @property
+    def authorizer(self) -> StandardAuthorizer | None:
+        return self._original.authorizer
+
+    @authorizer.setter
+    def authorizer(self, authorizer: StandardAuthorizer | None) -> None:
+        self._original.authorizer = authorizer
 
     @property
     def listener(self) -> str:

@@ -26,7 +26,7 @@ from kwire.broker.metadata.image import (
     MetadataImage,
 )
 from kwire.broker.metadata.topic_names import topic_name_fault
-from kwire.broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from kwire.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
@@ -35,6 +35,7 @@ from kwire.wire.schema import Message
 
 if TYPE_CHECKING:
     from kwire.broker.api.request.audit_log import AuditLog
+    from kwire.broker.security.standard_authorizer import StandardAuthorizer
 
 DENIED: Final = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -110,9 +111,19 @@ class Gate:
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
-        self.authorizer: Authorizer | None = None
-        """The current rules. Changed rules are another object, after which no request is repeated."""
+        self.authorizer: StandardAuthorizer | None = None
+        """The authorizer with the current ACLs, for new requests. After a change, no request is repeated."""
         self.audit_log: AuditLog | None = None
+
+    def authorizer_of(self, context: Requester) -> StandardAuthorizer | None:
+        """Return the authorizer for all decisions about a request: the current one at the first decision.
+
+        A request that takes several turns of the event loop, or that waits, sees one version of the ACLs.
+        """
+        authorizer = context.authorizer
+        if authorizer is None:
+            authorizer = context.authorizer = self.authorizer
+        return authorizer
 
     def allows(
         self,
@@ -127,19 +138,23 @@ class Gate:
 
         `is_asked` is False if the client did not ask for this operation, which is not an incident then.
         """
-        authorizer = self.authorizer
-        if authorizer is None:
+        if self.authorizer is None:
             return True
+        authorizer = context.authorizer
+        if authorizer is None:
+            authorizer = context.authorizer = self.authorizer
         is_allowed = authorizer.allows(context.principal, context.peer_host, operation, resource_type, name)
         if self.audit_log is not None:
             self.audit_log.record(
-                context, operation, resource_type, name, is_allowed=is_allowed, is_asked=is_asked
+                *(authorizer, context, operation, resource_type, name),
+                is_allowed=is_allowed,
+                is_asked=is_asked,
             )
         return is_allowed
 
     def allows_any(self, context: Requester, operation: Operation, resource_type: ResourceType) -> bool:
         """Return whether the client may perform an operation on at least one resource of a type."""
-        authorizer = self.authorizer
+        authorizer = self.authorizer_of(context)
         return authorizer is None or authorizer.allows_any(
             context.principal, context.peer_host, operation, resource_type
         )
@@ -203,7 +218,7 @@ class Gate:
         resource_type: ResourceType,
     ) -> bool:
         """Return whether all items are known and allowed, which is the usual case."""
-        authorizer, principal, peer_host = self.authorizer, context.principal, context.peer_host
+        authorizer, principal, peer_host = self.authorizer_of(context), context.principal, context.peer_host
         if authorizer is None:
             return True
         names = []
@@ -216,7 +231,7 @@ class Gate:
                 return False
             names.append(name)
         if self.audit_log is not None:
-            self.audit_log.record_allowed(context, operation, resource_type, names)
+            self.audit_log.record_allowed(authorizer, context, operation, resource_type, names)
         return True
 
     def _denied(self, context: Requester, request: Any, need: ItemNeed) -> Generator[None, None, ItemResults]:

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from kwire.broker.security.principal import Principal
+    from kwire.broker.security.standard_authorizer import StandardAuthorizer
     from kwire.wire.registry import RequestHeader
 
 
 class Requester(Protocol):
     """A request with its client, who may be connected to another node, which has forwarded the request."""
+
+    authorizer: StandardAuthorizer | None
+    """The authorizer that decides everything about this request; None before the first decision."""
 
     @property
     def header(self) -> RequestHeader: ...

@@ -42,11 +42,14 @@ class Host:
         return self.now_ms
 
 
+RULES: Final = StandardAuthorizer(frozenset(), allows_without_acls=False).changed(added=[ACL])
+
+
 def audit_log(host: Host) -> AuditLog:
-    return AuditLog(host, StandardAuthorizer(frozenset(), allows_without_acls=False).changed(added=[ACL]))  # type: ignore[arg-type]
+    return AuditLog(host)  # type: ignore[arg-type]
 
 
-def record(audit: AuditLog, name: str, **changes: bool) -> None:
+def record(audit: AuditLog, name: str, *, is_asked: bool = True) -> None:
     context: Any = SimpleNamespace(
         principal=Principal("User", name),
         peer_host="10.0.0.1",
@@ -54,7 +57,9 @@ def record(audit: AuditLog, name: str, **changes: bool) -> None:
     )
     is_allowed = name == "alice"
     audit.record(
-        context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "pay", is_allowed=is_allowed, **changes
+        *(RULES, context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "pay"),
+        is_allowed=is_allowed,
+        is_asked=is_asked,
     )
 
 
@@ -80,7 +85,7 @@ def test_a_client_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
         header=SimpleNamespace(api_key=ApiKey.DESCRIBE_GROUPS),
     )
     name = "g\nPrincipal = User:admin is Denied"
-    audit_log(Host()).record(context, Operation.DESCRIBE, ResourceType.GROUP, name, is_allowed=False)
+    audit_log(Host()).record(RULES, context, Operation.DESCRIBE, ResourceType.GROUP, name, is_allowed=False)
     (line,) = [one.getMessage() for one in caplog.records]
     assert line.isprintable()
     assert r"Group:LITERAL:g\nPrincipal" in line

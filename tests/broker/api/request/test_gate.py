@@ -12,6 +12,7 @@ from kwire.broker.api.request.needs import ItemNeed, Need
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS, ListenerRole
 from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.broker.security.principal import Principal
+from kwire.broker.security.standard_authorizer import StandardAuthorizer
 from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
@@ -47,8 +48,11 @@ DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 LOCALHOST = ipaddress.ip_address("127.0.0.1").packed
 
 
-class OneTopicDenied:
+class OneTopicDenied(StandardAuthorizer):
     """Rules that deny the topic "secret" to ann, and allow everything else."""
+
+    def __init__(self) -> None:
+        super().__init__(frozenset(), allows_without_acls=False)
 
     def allows(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str

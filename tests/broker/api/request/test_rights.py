@@ -51,10 +51,11 @@ DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 Right = tuple[Operation, ResourceType, str]
 
 
-class Rights:
+class Rights(StandardAuthorizer):
     """Rules that allow ann some operations."""
 
     def __init__(self, *rights: Right) -> None:
+        super().__init__(frozenset(), allows_without_acls=False)
         self.rights = rights
 
     def allows(
@@ -193,7 +194,11 @@ def test_a_denied_topic_id_is_denied_again_when_the_request_is_forwarded_again(h
     (result,) = delayed(harness, client, 6, request).responses
     assert (result.name, result.error_code) == ("open", DENIED)
     context = SimpleNamespace(
-        principal=ANN, peer_host="", api_version=6, header=SimpleNamespace(api_key=ApiKey.DELETE_TOPICS)
+        authorizer=None,
+        principal=ANN,
+        peer_host="",
+        api_version=6,
+        header=SimpleNamespace(api_key=ApiKey.DELETE_TOPICS),
     )
     for _ in range(2):
         rest, _results = harness.node.gate.admit(context, request)
@@ -269,8 +274,7 @@ def test_hidden_topics_of_a_regular_expression_are_not_logged(
     harness: NodeHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = client_with(harness, (Operation.READ, ResourceType.GROUP, "g"))
-    rules = StandardAuthorizer(frozenset(), allows_without_acls=False)
-    harness.node.gate.audit_log = AuditLog(harness.host, rules)
+    harness.node.gate.audit_log = AuditLog(harness.host)
     caplog.set_level(TRACE, AUDIT_LOGGER)
     request = consumer.ConsumerGroupHeartbeatRequest(
         group_id="g",

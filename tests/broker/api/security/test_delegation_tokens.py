@@ -11,6 +11,7 @@ from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.config.jaas import PLAIN_MODULE, SCRAM_MODULE
 from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.broker.security.principal import ANONYMOUS, Principal
+from kwire.broker.security.standard_authorizer import StandardAuthorizer
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from kwire.wire.messages.describe_delegation_token import (
@@ -223,7 +224,7 @@ def test_credentials_are_derived_when_a_token_is_created() -> None:
     assert not harness.node.users._cached
 
 
-class NothingAllowed:
+class NothingAllowed(StandardAuthorizer):
     """Rules that allow nothing."""
 
     def allows(
@@ -238,7 +239,7 @@ class NothingAllowed:
 
 
 def test_the_owner_of_a_token_is_checked_before_its_renewers(harness: TokenHarness) -> None:
-    harness.node.gate.authorizer = NothingAllowed()
+    harness.node.gate.authorizer = NothingAllowed(frozenset(), allows_without_acls=False)
     for owner, code in (
         ("bob", ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED),
         ("alice", ErrorCode.INVALID_PRINCIPAL_TYPE),
