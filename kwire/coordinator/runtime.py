@@ -24,6 +24,7 @@ from typing import Generic, TypeVar
 from kwire.coordinator.partitioner import partition_of
 from kwire.coordinator.ports import StatePorts
 from kwire.coordinator.state_machine import (
+    EMPTY_RESULT,
     Committed,
     CoordinatorRecord,
     CoordinatorResult,
@@ -170,8 +171,8 @@ class CoordinatorShard(Generic[M]):
 
     def schedule(self, delay_ms: int, command: Callable[[], CoordinatorResult]) -> TimerHandle:
         def due() -> None:
-            if not self.is_closed:
-                self.execute(command())
+            if not self.is_closed and (result := command()) is not EMPTY_RESULT:
+                self.execute(result)
 
         return self._host.schedule(delay_ms, due)
 

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
 from kwire.broker.api.request.error_responses import with_results
+from kwire.broker.api.request.gate import SLICE_ITEMS
 from kwire.broker.api.request.slices import (
+    LARGE_REQUEST_BYTES,
     SLICE_PARTITIONS,
     InSlices,
     complete_delayed,
@@ -154,7 +156,8 @@ class _Snapshot(NamedTuple):
     """A copy of the offsets of a group that an OffsetFetch requests. Later commits do not change it."""
 
     stored: Stored
-    requested: Sequence[_RequestedTopic]
+    requested: Sequence[_RequestedTopic] | None
+    """The topics of the response; None for all topics in `stored` that the client may describe."""
     unstable: Collection[TopicPartition]
 
 
@@ -185,16 +188,20 @@ class _OffsetFetch:
         self._results: dict[int, ErrorCode | _Snapshot] = {}
         """The error or the offsets of each group, by the group's position in the request."""
         self._is_delayed = False
+        self._stored_topics = 0
+        """The number of topics of those groups for which the request fetches all topics."""
         self._entries = 0
         """The number of groups, topics and partitions in the response so far."""
 
     def steps(self) -> Generator[None, None, OffsetFetchResponse | Delayed]:
+        """Authorize the topics that the request names, and copy the offsets. Then build the response."""
         node, context = self._node, self._context
         for number, group in enumerate(self._groups):
             if node.gate.allows(context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id):
+                requested = None if group.topics is None else (yield from self._requested(group.topics))
                 node.groups.fetch_offsets(
                     group.group_id,
-                    partial(self._copy, group),
+                    partial(self._copy, group, requested),
                     partial(self._done, number),
                     require_stable=self._require_stable,
                     member_id=group.member_id,
@@ -205,13 +212,62 @@ class _OffsetFetch:
             if not (number + 1) % SLICE_PARTITIONS:
                 yield None
         if len(self._results) == len(self._groups):
+            if self._has_many_topics and self._context.size_bytes <= LARGE_REQUEST_BYTES:
+                return InSlices(self._response())  # the steps of a small request are run in one turn
             return (yield from self._response())
         self._is_delayed = True
         return DELAYED
 
-    def _copy(self, group: OffsetFetchRequestGroup, stored: Stored) -> _Snapshot:
-        requested = list(_requested_topics(self._node, self._context, group, stored))
-        names = {topic.name for topic in requested}  # a request may name a topic many times
+    @property
+    def _has_many_topics(self) -> bool:
+        """Whether the response takes several slices, even if the request is small."""
+        return self._stored_topics > SLICE_PARTITIONS
+
+    def _requested(
+        self, topics: Sequence[OffsetFetchRequestTopics], *, authorizes: bool = True
+    ) -> Generator[None, None, list[_RequestedTopic]]:
+        """Return the topics that a request names, with the errors of unknown and of denied topics."""
+        by_id = self._version >= FIRST_VERSION_WITH_TOPIC_IDS
+        name_of = self._node.image.name_of
+        found = []
+        for number, topic in enumerate(topics, 1):
+            name = name_of(topic.topic_id) if by_id else topic.name
+            error = ErrorCode.NONE
+            if name is None:
+                error = ErrorCode.UNKNOWN_TOPIC_ID
+            elif authorizes and not self._may_describe(name):
+                error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            found.append(_RequestedTopic(name, topic.topic_id, topic.partition_indexes, error))
+            if not number % SLICE_ITEMS:
+                yield
+        return found
+
+    def _all_topics(self, stored: Stored) -> Generator[None, None, list[_RequestedTopic]]:
+        """Return all topics with offsets that the client may describe."""
+        topics = self._node.image.topics
+        by_id = self._version >= FIRST_VERSION_WITH_TOPIC_IDS
+        found = []
+        for number, (name, partitions) in enumerate(stored.items(), 1):
+            topic = topics.get(name)
+            # From v10 on, a deleted topic has no id and so cannot be in the response.
+            if self._may_describe(name) and (topic is not None or not by_id):
+                topic_id = ZERO_UUID if topic is None else topic.topic_id
+                found.append(_RequestedTopic(name, topic_id, list(partitions)))
+            if not number % SLICE_ITEMS:
+                yield
+        return found
+
+    def _may_describe(self, topic: str) -> bool:
+        return self._node.gate.allows(self._context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
+    def _copy(
+        self, group: OffsetFetchRequestGroup, requested: Sequence[_RequestedTopic] | None, stored: Stored
+    ) -> _Snapshot:
+        names: Iterable[str | None] = stored
+        if requested is None:
+            self._stored_topics += len(stored)
+        else:
+            names = {topic.name for topic in requested}  # a request may name a topic many times
         copied = {name: dict(stored[name]) for name in names if name is not None and name in stored}
         # KIP-447: with require_stable, partitions with pending transactional offsets get an error.
         unstable = self._node.groups.unstable_offsets(group.group_id) if self._require_stable else ()
@@ -220,7 +276,7 @@ class _OffsetFetch:
     def _done(self, number: int, code: ErrorCode, snapshot: _Snapshot | None) -> None:
         self._results[number] = code if snapshot is None else snapshot
         if self._is_delayed and len(self._results) == len(self._groups):
-            reply = handle_in_slices(self._context, self._response())
+            reply = handle_in_slices(self._context, self._response(), is_large=self._has_many_topics)
             if isinstance(reply, InSlices):
                 complete_in_slices(self._node.host, self._context, reply.steps)
             else:
@@ -243,7 +299,8 @@ class _OffsetFetch:
             response.error_code = code
             if code and self._version < FIRST_VERSION_WITH_ERROR:
                 # v1 has no error code for the group, so each partition gets the error.
-                result = self._copy(group, NONE_STORED)
+                requested = yield from self._requested(group.topics or (), authorizes=False)
+                result = _Snapshot(NONE_STORED, requested, ())
             if isinstance(result, _Snapshot):
                 response.topics = yield from self._topics(result, code)
         return response
@@ -257,7 +314,10 @@ class _OffsetFetch:
         if self._version >= FIRST_VERSION_WITH_GROUPS:
             topic_class, partition_class = OffsetFetchResponseTopics, OffsetFetchResponsePartitions
         topics: list[Any] = []
-        for requested in snapshot.requested:
+        found = snapshot.requested
+        if found is None:
+            found = yield from self._all_topics(snapshot.stored)
+        for requested in found:
             if self._ends_slice():
                 yield
             topic: Any = topic_class(name=requested.name or "", partitions=[])
@@ -282,32 +342,6 @@ class _OffsetFetch:
         """Count an entry of the response, and return whether a slice ends."""
         self._entries += 1
         return not self._entries % SLICE_PARTITIONS
-
-
-def _requested_topics(
-    node: BrokerRole, context: RequestContext, group: OffsetFetchRequestGroup, stored: Stored
-) -> Iterable[_RequestedTopic]:
-    topics = node.image.topics
-    by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
-    may_describe = partial(node.gate.allows, context, Operation.DESCRIBE, ResourceType.TOPIC)
-    if group.topics is None:
-        for name, partitions in stored.items():
-            if not may_describe(name):
-                continue
-            topic = topics.get(name)
-            # From v10 on, a deleted topic has no id and so cannot be in the response.
-            if topic is not None or not by_id:
-                yield _RequestedTopic(name, ZERO_UUID if topic is None else topic.topic_id, list(partitions))
-        return
-    name_of = node.image.name_of
-    for requested in group.topics:
-        requested_name = name_of(requested.topic_id) if by_id else requested.name
-        error = ErrorCode.NONE
-        if requested_name is None:
-            error = ErrorCode.UNKNOWN_TOPIC_ID
-        elif not may_describe(requested_name):
-            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        yield _RequestedTopic(requested_name, requested.topic_id, requested.partition_indexes, error)
 
 
 def _offsets(

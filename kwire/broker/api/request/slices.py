@@ -69,13 +69,17 @@ def slices_of(items: Sequence[ItemT]) -> Iterator[Sequence[ItemT]]:
 
 
 def handle_in_slices(
-    context: RequestContext, steps: Generator[WorkerReads | None, None, ResponseT]
+    context: RequestContext,
+    steps: Generator[WorkerReads | None, None, ResponseT],
+    *,
+    is_large: bool = False,
 ) -> ResponseT | Delayed:
     """Run all steps now and return the response.
 
-    If the request is large or waits for workers, the dispatcher runs the remaining steps.
+    If the request or its response is large, or if it waits for workers, the dispatcher runs the remaining
+    steps. `is_large` is True if the response to a small request is large.
     """
-    if context.size_bytes > LARGE_REQUEST_BYTES:
+    if is_large or context.size_bytes > LARGE_REQUEST_BYTES:
         return InSlices(steps)
     while True:
         try:

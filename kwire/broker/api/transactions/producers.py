@@ -13,10 +13,12 @@ producer id and epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.api.request.gate import SLICE_ITEMS
+from kwire.broker.api.request.slices import complete_delayed, handle_in_slices, slices_of
 from kwire.broker.metadata.topic_names import GROUP_METADATA_TOPIC, is_internal
 from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.coordinator.transactions.state_machine import ProducerIdAndEpoch
@@ -90,22 +92,10 @@ def _require_producer_id(node: BrokerRole, context: RequestContext, transactiona
 
 def add_partitions_to_txn(
     node: BrokerRole, context: RequestContext, request: AddPartitionsToTxnRequest
-) -> Delayed:
+) -> AddPartitionsToTxnResponse | Delayed:
     """Add or verify partitions. Respond after every addition is committed to the log or is rejected."""
     if context.api_version < FIRST_VERSION_OF_BROKERS:
-        transactional_id = request.v3_and_below_transactional_id
-        node.gate.require(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-
-        def respond(results: list[AddPartitionsToTxnTopicResult]) -> None:
-            context.complete(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
-
-        refused = _refused(node, request.v3_and_below_topics, client=context)
-        if refused is not None:
-            respond(refused)
-            return DELAYED
-        producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-        _add(node, context, transactional_id, producer, request.v3_and_below_topics, respond)
-        return DELAYED
+        return handle_in_slices(context, _add_of_client(node, context, request))
     node.gate.require(context, Operation.CLUSTER_ACTION)
     response = AddPartitionsToTxnResponse()
     left = len(request.transactions)
@@ -126,13 +116,47 @@ def add_partitions_to_txn(
                 context.complete(response)
 
         producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
-        refused = _refused(node, topics)
-        if refused is not None:
-            on_results(refused)
+        codes = _checked(node, _partitions(topics))
+        if _is_refused(codes):
+            on_results(_by_topic(codes))
         elif transaction.verify_only:
             _verify(node, transaction.transactional_id, producer, topics, on_results)
         else:
             _add(node, context, transaction.transactional_id, producer, topics, on_results)
+    return DELAYED
+
+
+def _add_of_client(
+    node: BrokerRole, context: RequestContext, request: AddPartitionsToTxnRequest
+) -> Generator[None, None, AddPartitionsToTxnResponse | Delayed]:
+    """Handle the request of a client, which has one transaction. Each denied topic may take a log line."""
+    transactional_id = request.v3_and_below_transactional_id
+    topics = request.v3_and_below_topics
+    node.gate.require(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    denied = set()
+    for number, name in enumerate(dict.fromkeys(topic.name for topic in topics), 1):
+        if is_internal(name) or not node.gate.allows(context, Operation.WRITE, ResourceType.TOPIC, name):
+            denied.add(name)
+        if not number % SLICE_ITEMS:
+            yield
+    codes: dict[TopicPartition, ErrorCode] = {}
+    for some in slices_of(_partitions(topics)):
+        codes.update(_checked(node, some, denied))
+        yield
+    if _is_refused(codes):
+        by_topic: dict[str, AddPartitionsToTxnTopicResult] = {}
+        for results in slices_of(list(codes.items())):
+            _add_results(by_topic, results)
+            yield
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=list(by_topic.values()))
+
+    def respond(results: list[AddPartitionsToTxnTopicResult]) -> None:
+        complete_delayed(
+            node.host, context, AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+        )
+
+    producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+    _add(node, context, transactional_id, producer, topics, respond)
     return DELAYED
 
 
@@ -170,29 +194,26 @@ def _verify(
     node.transactions.verify_partitions(transactional_id, producer, partitions, done)
 
 
-def _refused(
-    node: BrokerRole, topics: Sequence[AddPartitionsToTxnTopic], client: RequestContext | None = None
-) -> list[AddPartitionsToTxnTopicResult] | None:
-    """Return the errors of a transaction if one of its partitions cannot be added; None if all can be added.
+def _checked(
+    node: BrokerRole, partitions: Sequence[TopicPartition], denied: Collection[str] = ()
+) -> dict[TopicPartition, ErrorCode]:
+    """Return the error of each partition that cannot be added, and OPERATION_NOT_ATTEMPTED for the others.
 
     A partition cannot be added if it does not exist. A client cannot add a partition of an internal topic, or
-    of a topic to which it may not write.
+    of a topic to which it may not write: those of the topics in `denied`.
     """
-    denied = {
-        name
-        for name in ({topic.name for topic in topics} if client is not None else ())
-        if client is not None
-        and (is_internal(name) or not node.gate.allows(client, Operation.WRITE, ResourceType.TOPIC, name))
-    }
-    codes = dict.fromkeys(_partitions(topics), ErrorCode.OPERATION_NOT_ATTEMPTED)
+    codes = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
     for name, index in codes:
         if name in denied:
             codes[name, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif not node.partition_exists(name, index):
             codes[name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if all(code == ErrorCode.OPERATION_NOT_ATTEMPTED for code in codes.values()):
-        return None
-    return _by_topic(codes)
+    return codes
+
+
+def _is_refused(codes: Mapping[TopicPartition, ErrorCode]) -> bool:
+    """Return whether a partition cannot be added. Then no partition of the transaction is added."""
+    return any(code != ErrorCode.OPERATION_NOT_ATTEMPTED for code in codes.values())
 
 
 def _partitions(topics: Sequence[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
@@ -217,12 +238,18 @@ def _all_with(
 
 def _by_topic(codes: Mapping[TopicPartition, ErrorCode]) -> list[AddPartitionsToTxnTopicResult]:
     topics: dict[str, AddPartitionsToTxnTopicResult] = {}
-    for (name, index), code in codes.items():
+    _add_results(topics, codes.items())
+    return list(topics.values())
+
+
+def _add_results(
+    topics: dict[str, AddPartitionsToTxnTopicResult], codes: Iterable[tuple[TopicPartition, ErrorCode]]
+) -> None:
+    for (name, index), code in codes:
         topic = topics.setdefault(name, AddPartitionsToTxnTopicResult(name=name))
         topic.results_by_partition.append(
             AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
         )
-    return list(topics.values())
 
 
 def error_for_version(code: ErrorCode, version: int, since: int = FIRST_VERSION_WITH_FENCED) -> ErrorCode:

@@ -7,7 +7,8 @@ match may take long. Regular expressions are matched again when topics are creat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from kwire.coordinator.groups.consumer import regex
@@ -22,12 +23,15 @@ from kwire.coordinator.groups.consumer.requests import MayDescribe
 from kwire.coordinator.groups.consumer.topic_hash import group_hash, topic_hash
 from kwire.coordinator.groups.group_type import GroupRegistry
 from kwire.coordinator.ports import Topic
-from kwire.coordinator.state_machine import CoordinatorRecord, CoordinatorResult
+from kwire.coordinator.state_machine import EMPTY_RESULT, CoordinatorRecord, CoordinatorResult
 from kwire.wire.errors import ApiError
 from kwire.wire.named_tuple import NamedTuple
 
 MIN_RESOLVE_INTERVAL_MS: Final = 10_000
 """The minimum time between two resolutions of a group's regular expressions; Kafka's constant."""
+
+SLICE_TOPICS: Final = 512
+"""The number of topics that are matched in one turn of the event loop, which takes about 4 ms."""
 
 REFRESH_INTERVAL_MS: Final = 2**31 - 1
 """The interval at which a group's topics are checked without a metadata change; Kafka's constant."""
@@ -203,19 +207,49 @@ class Subscriptions:
         As in Apache Kafka, the group keeps only topics that the member may describe whose request is the
         cause.
         """
-        self._resolving.discard(group_id)
+        return self._resolve_in_slices(group_id, self._resolved(group_id, expressions, may_describe))
+
+    def _resolve_in_slices(
+        self, group_id: str, steps: Generator[None, None, dict[str, ResolvedRegex]]
+    ) -> CoordinatorResult:
+        """Match a slice of the topics. If topics are left, continue in another turn of the event loop."""
+        try:
+            next(steps)
+        except StopIteration as end:
+            return self._apply_resolved(group_id, end.value)
+        self._context.schedule(0, partial(self._resolve_in_slices, group_id, steps))
+        return EMPTY_RESULT
+
+    def _resolved(
+        self, group_id: str, expressions: Collection[str], may_describe: MayDescribe
+    ) -> Generator[None, None, dict[str, ResolvedRegex]]:
+        """Return the matches of regular expressions. Topics that are created meanwhile are not among them."""
+        version, now_ms = self._topics.version, self._context.now_ms()
+        found = {}
+        try:
+            names = list(self._topics.names())
+            for expression in expressions:
+                group = self._groups.get(group_id)
+                if group is None or expression not in group.regex_counts:
+                    continue
+                matches: set[str] = set()
+                if self._is_valid(group_id, expression):
+                    for start in range(0, len(names), SLICE_TOPICS):
+                        matched = regex.matching(expression, names[start : start + SLICE_TOPICS])
+                        matches.update(filter(may_describe, matched))
+                        if len(names) > SLICE_TOPICS:
+                            yield
+                found[expression] = ResolvedRegex(frozenset(matches), version, now_ms)
+        finally:
+            self._resolving.discard(group_id)
+        return found
+
+    def _apply_resolved(self, group_id: str, resolved: Mapping[str, ResolvedRegex]) -> CoordinatorResult:
+        """Return the records of resolved regular expressions that the group still has."""
         group = self._groups.get(group_id)
         if group is None:
-            return CoordinatorResult()
-        version, now_ms = self._topics.version, self._context.now_ms()
-        names = list(self._topics.names())
-        found = {
-            expression: ResolvedRegex(
-                frozenset(filter(may_describe, self._matching(group_id, expression, names))), version, now_ms
-            )
-            for expression in expressions
-            if expression in group.regex_counts
-        }
+            return EMPTY_RESULT
+        found = {name: one for name, one in resolved.items() if name in group.regex_counts}
         records = [group.regex_record(expression, resolved) for expression, resolved in found.items()]
         metadata_hash = self.metadata_hash(group.counts_resolved(found))
         if metadata_hash != group.metadata_hash or any(
@@ -256,7 +290,8 @@ class Subscriptions:
             if not gone.isdisjoint(group.counts):
                 group.request_refresh()
 
-    def _matching(self, group_id: str, expression: str, names: Collection[str]) -> frozenset[str]:
+    def _is_valid(self, group_id: str, expression: str) -> bool:
+        """Return whether a stored regular expression is valid. Log it if it is not."""
         try:
             regex.check(expression)
         except ApiError as error:
@@ -264,5 +299,5 @@ class Subscriptions:
             self._logger.error(
                 "Group %s: a stored regular expression is invalid and matches no topics: %s", group_id, error
             )
-            return frozenset()
-        return regex.matching(expression, names)
+            return False
+        return True

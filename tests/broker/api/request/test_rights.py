@@ -21,10 +21,13 @@ from kwire.broker.security.acl import Acl, PatternType, Permission
 from kwire.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.standard_authorizer import StandardAuthorizer
+from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
 from kwire.host.loggers import AUDIT_LOGGER
 from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.api_keys import ApiKey
+from kwire.wire.batch import NO_LEADER_EPOCH
 from kwire.wire.errors import DEFAULT_MESSAGES, ErrorCode
+from kwire.wire.messages import add_partitions_to_txn as transaction
 from kwire.wire.messages import alter_configs as legacy
 from kwire.wire.messages import consumer_group_heartbeat as consumer
 from kwire.wire.messages import create_partitions as partitions
@@ -39,6 +42,7 @@ from kwire.wire.messages import offset_commit as commit
 from kwire.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from kwire.wire.messages.describe_cluster import DescribeClusterRequest
 from kwire.wire.messages.find_coordinator import FindCoordinatorRequest
+from kwire.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kwire.wire.messages.sync_group import SyncGroupRequest
 from kwire.wire.messages.unregister_broker import UnregisterBrokerRequest
 from kwire.wire.primitives import ZERO_UUID
@@ -410,6 +414,10 @@ def test_only_an_acl_with_a_principal_type_is_created(harness: NodeHarness) -> N
 NAMES: Final = [f"name-{number}" for number in range(5_000)]
 
 
+def offset_fetch_of(topics: list[OffsetFetchRequestTopic] | None) -> OffsetFetchRequest:
+    return OffsetFetchRequest(group_id="g", topics=topics)
+
+
 @pytest.mark.parametrize(
     ("version", "request_"),
     [
@@ -422,14 +430,35 @@ NAMES: Final = [f"name-{number}" for number in range(5_000)]
             ),
         ),
         (5, delete.DeleteTopicsRequest(timeout_ms=9, topic_names=NAMES)),
+        (
+            3,
+            transaction.AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id="x",
+                v3_and_below_topics=[
+                    transaction.AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in NAMES
+                ],
+            ),
+        ),
+        (7, offset_fetch_of([OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in NAMES])),
+        (7, offset_fetch_of(None)),
     ],
-    ids=["DescribeGroups", "FindCoordinator", "DescribeTopicPartitions", "DeleteTopics"],
+    ids=[
+        *("DescribeGroups", "FindCoordinator", "DescribeTopicPartitions", "DeleteTopics"),
+        *("AddPartitionsToTxn", "OffsetFetch", "OffsetFetch of all topics"),
+    ],
 )
 def test_a_large_request_is_authorized_in_slices(
     harness: NodeHarness, monkeypatch: pytest.MonkeyPatch, version: int, request_: Message
 ) -> None:
     """A denied item may take a log line, so a request of some MiB would stop all other connections."""
-    client = client_with(harness)
+    commits = [PartitionCommit(name, 0, 1, NO_LEADER_EPOCH, "", ZERO_UUID) for name in NAMES]
+    harness.node.groups.commit_offsets(OffsetCommit("g", -1, "", None, commits, None, 8), lambda code: None)
+    harness.turn()
+    client = client_with(
+        harness,
+        (Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "x"),
+        (Operation.DESCRIBE, ResourceType.GROUP, "g"),
+    )
     counts, call_soon, allows = [0], harness.host.call_soon, Rights.allows
 
     def counting(self: Rights, *asked: Any) -> bool:

@@ -72,3 +72,36 @@ def test_clients_cannot_add_internal_topics(harness: NodeHarness, version: int) 
         ("b", [UNKNOWN]),
         *((topic.name, [ErrorCode.TOPIC_AUTHORIZATION_FAILED]) for topic in topics[2:]),
     ]
+
+
+def test_partitions_are_checked_in_slices_with_the_same_results(
+    harness: NodeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [
+        AddPartitionsToTxnTopic(name=name, partitions=list(indexes))
+        for name, indexes in (
+            ("a", range(2)),
+            ("b", range(10_000)),
+            ("__consumer_offsets", range(3)),
+            *((f"topic-{number}", range(1)) for number in range(1_000)),
+            ("a", range(3)),
+        )
+    ]
+    request = AddPartitionsToTxnRequest(v3_and_below_topics=topics)
+    client = harness.connect()
+    client.submit(3, request)
+    assert not client.channel.slots[-1].completed
+    harness.turn()
+    found = client.receive(3, AddPartitionsToTxnRequest)
+    monkeypatch.setattr("kwire.broker.api.request.slices.LARGE_REQUEST_BYTES", 1 << 30)
+    monkeypatch.setattr("kwire.broker.api.dispatch.dispatcher.LARGE_REQUEST_BYTES", 1 << 30)
+    assert harness.call(3, request) == found
+    codes = {
+        (topic.name, one.partition_index): one.partition_error_code
+        for topic in found.results_by_topic_v3_and_below
+        for one in topic.results_by_partition
+    }
+    assert len(codes) == 3 + 10_000 + 3 + 1_000
+    assert [codes["a", index] for index in range(3)] == [SKIPPED, SKIPPED, UNKNOWN]
+    assert codes["__consumer_offsets", 2] == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert {codes["b", 9_999], codes["topic-999", 0]} == {UNKNOWN}
