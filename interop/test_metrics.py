@@ -16,7 +16,15 @@ from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from interop.brokers import ApacheKafka, Broker, Kwire, free_port
@@ -36,6 +44,19 @@ OMITTED = [
 ]
 SECONDS = 20.0
 TOPIC = "orders"
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+ACL = AclBinding(
+    ResourceType.TOPIC,
+    TOPIC,
+    ResourcePatternType.LITERAL,
+    "User:alice",
+    "*",
+    AclOperation.READ,
+    AclPermissionType.ALLOW,
+)
 RECORDS = 10
 STATISTICS = re.compile(r"_(?:(?:One|Five|Fifteen)Minute|Mean)Rate$|_(?:StdDev|Min|Mean|Max)$")
 """Attributes of meters and histograms that no metric has: counts and quantiles are enough."""
@@ -75,6 +96,7 @@ EQUAL = (
     "kafka_server_kafkaserver_brokerstate",
     "kafka_server_metadataloader_current*",
     "kafka_server_metadataloader_finalizedlevel",
+    "kafka_server_plugins_acls_total_count",
     "kafka_server_raftmetrics_current_[el]*",
     "kafka_server_raftmetrics_number_*",
     "kafka_server_replicafetchermanager_*",
@@ -96,7 +118,7 @@ class ExportingKafka(ApacheKafka):
     """Apache Kafka with the JMX exporter."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(AUTHORIZER)
         self.http_port = free_port()
         self.rules = self.directory / "exporter.yml"
 
@@ -114,7 +136,7 @@ class ExportingKwire(Kwire):
     """kwire with its metrics page."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(AUTHORIZER)
         self.http_port = free_port()
 
     def command(self) -> list[str]:
@@ -137,6 +159,7 @@ def workload(broker: Broker, open_clients: ExitStack) -> None:
     common: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
     admin = AdminClient(common)
     admin.create_topics([NewTopic(TOPIC, num_partitions=2)])[TOPIC].result(SECONDS)
+    admin.create_acls([ACL])[ACL].result(SECONDS)
     producer = producer_of(broker, **{"log_level": 0, "linger.ms": 100})
     for number in range(RECORDS):
         producer.produce(TOPIC, b"value", partition=number % 2, timestamp=1_700_000_000_000)
