@@ -426,6 +426,20 @@ class BrokerConfig:
             check_protocol(listener.name, protocols)
         return listeners
 
+    def _check_early_listeners(self) -> None:
+        """Check the names in early.start.listeners. Upper and lower case differ, as in Apache Kafka.
+
+        The names have no other effect. Broker listeners open when the broker is unfenced, which is after it
+        has loaded the ACLs. Controller listeners always open early: otherwise a quorum with several voters
+        could not elect a leader, and so could not load the ACLs.
+        """
+        names = [listener.name for listener in self._listeners]
+        for name in cast("list[str] | None", self._state.values["early.start.listeners"]) or ():
+            if name not in names:
+                raise ConfigError(
+                    f"early.start.listeners has {name}, which is not in listeners: {', '.join(names)}"
+                )
+
     def _check_consistency(self) -> None:
         check_roles(self._state, self.node_id)
         for name in self.controller_listener_names if self.is_controller else ():
@@ -433,6 +447,7 @@ class BrokerConfig:
                 raise ConfigError(
                     f"controller.listener.names has {name}, which is not in listeners: {', '.join(names)}"
                 )
+        self._check_early_listeners()
         if self.is_broker:
             self._check_broker_listeners()
         check_values(self._state)
@@ -533,6 +548,7 @@ SUPPORTED_KEYS: Final = (
         "controller.quorum.request.timeout.ms",
         "controller.quorum.retry.backoff.ms",
         "controller.quorum.voters",
+        "early.start.listeners",
         "metadata.max.idle.interval.ms",
         *(
             f"group.consumer.{bound}.{name}.ms"

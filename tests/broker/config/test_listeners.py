@@ -24,6 +24,17 @@ GIVEN = {
 ADVERTISED = {"advertised.listeners": "PLAINTEXT://127.0.0.1:9092", "listener.security.protocol.map": TWO}
 
 
+@pytest.mark.parametrize("names", ["", "CONTROLLER", "CONTROLLER,PLAINTEXT"])
+def test_early_start_listeners_can_be_any_listeners(names: str) -> None:
+    assert load(None, {}, GIVEN | {"early.start.listeners": names}).is_controller
+
+
+@pytest.mark.parametrize("name", ["OTHER", "controller"])
+def test_an_unknown_early_start_listener_is_an_error(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"early.start.listeners has {name}, which is not in listeners"):
+        load(None, {}, GIVEN | {"early.start.listeners": f"PLAINTEXT,{name}"})
+
+
 def started(**more: str) -> BrokerConfig:
     return load(None, {}, GIVEN | {name.replace("_", "."): text for name, text in more.items()})
 
