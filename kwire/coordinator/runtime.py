@@ -10,9 +10,8 @@ If the coordinator type sets `batches_commands`, the commands of one turn of the
 batch, which is appended at the end of the turn. Apache Kafka does the same with
 group.coordinator.append.linger.ms=-1: no command waits for another command that has not arrived. Records are
 replayed when they are added to the batch, so the shard first checks whether the partition accepts an append
-of this size. A command gets its own batches, after the current batch, if its records are large, many, or part
-of a transaction. If the log refuses the batch nevertheless, the shard is discarded as if the batch were lost.
-The shard is loaded again when none of its appends is pending, since the partition itself may be healthy.
+of this size. A command gets its own batches if its records are large, many, or part of a transaction. If the
+log still refuses a batch, the shard is discarded and, when it has no pending append, loaded again.
 """
 
 from __future__ import annotations
