@@ -32,7 +32,6 @@ from kwire.broker.controller.port import ControllerPort
 from kwire.broker.metadata.delta import MetadataDelta
 from kwire.broker.metadata.image import MetadataImage
 from kwire.broker.metadata.records import CORDONED_LEVEL, DIRECTORIES_LEVEL
-from kwire.broker.security.authorizer import NODE_RIGHTS
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from kwire.host.host import Host, InternodeTime, Timer
 from kwire.wire.errors import ApiError, ErrorCode
@@ -127,6 +126,8 @@ class LifecycleSettings(NamedTuple):
     """The time after which a broker gives up if no controller has registered it."""
     directory_timeout_ms: int
     """The time after which a broker gives up if no controller accepts its report of a failed directory."""
+    missing_rights: str
+    """What to do if controllers deny the requests of this broker."""
 
 
 class BrokerLifecycleManager:
@@ -397,7 +398,7 @@ class BrokerLifecycleManager:
         elif refusal.code is ErrorCode.UNSUPPORTED_VERSION:
             text = f"The controller rejects this broker: {self._unsupported_feature()}"
         elif refusal.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            text = f"The controller did not register this broker, will retry: {NODE_RIGHTS}"
+            text = f"The controller did not register this broker, will retry: {self._settings.missing_rights}"
         else:
             text = f"The controller did not register this broker, will retry: {refusal}"
         self._log_once(text, refusal)

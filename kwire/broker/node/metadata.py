@@ -38,6 +38,7 @@ from kwire.broker.raft.metadata_log import MetadataLog, metadata_log_config
 from kwire.broker.raft.quorum import Quorum
 from kwire.broker.raft.snapshotter import Snapshotter
 from kwire.broker.security.delegation_tokens import TokenHmacs, token_settings
+from kwire.broker.security.settings import missing_node_rights
 from kwire.broker.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from kwire.broker.storage.dirs.log_dir import ignores_case
 from kwire.broker.storage.dirs.log_manager import LogManager
@@ -111,6 +112,7 @@ class NodeMetadata:
                 config.broker_session_timeout_ms,
                 config.initial_broker_registration_timeout_ms,
                 config.log_dir_failure_timeout_ms,
+                missing_node_rights(config),
             ),
             image=lambda: self.publisher.image,
             is_only_broker=self._is_only_broker,

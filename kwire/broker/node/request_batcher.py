@@ -46,7 +46,11 @@ class RequestBatcher(Generic[Q]):
         address_of: Callable[[int], PeerAddress | None],
         timeout_ms: Callable[[], int],
     ) -> None:
-        """`address_of` returns None for an unregistered broker. `timeout_ms` returns the request timeout."""
+        """`timeout_ms` returns the request timeout.
+
+        `address_of` returns None for a broker that is not registered, or has no inter-broker listener of this
+        broker's inter.broker.listener.name.
+        """
         self._api = api
         self._host = host
         self._address_of = address_of
@@ -80,7 +84,7 @@ class RequestBatcher(Generic[Q]):
 
         address = self._address_of(broker_id)
         if address is None:
-            error = PeerUnreachable(f"broker {broker_id} is not registered")
+            error = PeerUnreachable(f"broker {broker_id} is not registered with the inter-broker listener")
             self._host.call_soon(lambda: on_response(error))
             return
         deadline_ms = self._host.internode_clock.monotonic_ms() + self._timeout_ms()

@@ -7,6 +7,8 @@ broken, and this node stops.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kwire.broker.raft.calls import FETCH, Call
 from kwire.broker.raft.elections import LAST_EPOCH, Tally, may_have_vote, wait_before_standing_ms
 from kwire.broker.raft.fetching import Contradiction
@@ -27,7 +29,6 @@ from kwire.broker.raft.roles import QuorumRole
 from kwire.broker.raft.standing import Standing
 from kwire.broker.raft.view import NO_LEADER
 from kwire.broker.raft.voters import ReplicaKey
-from kwire.broker.security.authorizer import NODE_RIGHTS
 from kwire.host.host import InternodeTime, PeerAddress, PeerTooOld, PeerUnreachable
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
@@ -41,6 +42,8 @@ from kwire.wire.messages.update_raft_voter import UpdateRaftVoterRequest, Update
 from kwire.wire.messages.vote import VoteRequest, VoteResponse
 from kwire.wire.schema import Message
 
+DENIAL_LOG_INTERVAL_MS: Final = 60_000
+"""The shortest interval between two log lines about denied requests."""
 _EXPECTED = {
     ErrorCode.NONE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -236,14 +239,23 @@ class Listening(Standing):
             )
         if code == ErrorCode.UNSUPPORTED_VERSION and isinstance(response, VoteResponse):
             return self._unreachable(call, PeerTooOld(), now_ms)
-        was_denied, self._is_denied = self._is_denied, code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         heard = heard_in(response) if code == ErrorCode.NONE else None
         if heard is None:
             self._failed(call, now_ms)
-            if not self._is_denied or was_denied:
-                return []
-            return [Complain(f"A controller rejects the requests of this node, will retry: {NODE_RIGHTS}")]
+            return self._denied(now_ms) if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED else []
         return self._heard_from(call, response, heard, now_ms)
+
+    def _denied(self, now_ms: InternodeTime) -> list[Output]:
+        """Log that a controller denied a request. Each of many retries is denied, also by other nodes."""
+        if self._denial_logged_ms is not None and now_ms - self._denial_logged_ms < DENIAL_LOG_INTERVAL_MS:
+            return []
+        self._denial_logged_ms = now_ms
+        return [
+            Complain(
+                f"A controller denies the requests of this node, will retry: {self._terms.missing_rights}. "
+                f"This line is not repeated for a minute"
+            )
+        ]
 
     def _unreachable(self, call: Call, why: PeerUnreachable, now_ms: InternodeTime) -> list[Output]:
         if isinstance(why, PeerTooOld):

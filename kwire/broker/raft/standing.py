@@ -74,8 +74,8 @@ class Standing:
         self._leader_has_ended = False
         """Whether the leader sent EndQuorumEpoch."""
         self._is_stopping = False
-        self._is_denied = False
-        """Whether the last response was that this node lacks rights."""
+        self._denial_logged_ms: InternodeTime | None = None
+        """The time of the last log line that a controller denied a request of this node."""
         self._told: object = None
         if remembered.leader_epoch == self.epoch:  # otherwise the file is missing, or older than the log
             self._recall(remembered, now_ms)

@@ -10,6 +10,7 @@ from kwire.broker.metadata.image import EndpointImage
 from kwire.broker.raft.endpoints import quorum_addresses
 from kwire.broker.raft.positions import Positions
 from kwire.broker.raft.voters import ReplicaKey, VoterSet
+from kwire.broker.security.settings import missing_node_rights
 from kwire.host.host import PeerAddress
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
@@ -39,6 +40,8 @@ class Terms(NamedTuple):
     retry_backoff_ms: int
     fetch_max_bytes: int
     snapshot_max_bytes: int
+    missing_rights: str
+    """What to do if controllers deny the requests of this node."""
 
     @classmethod
     def from_config(
@@ -72,6 +75,7 @@ class Terms(NamedTuple):
             retry_backoff_ms=number("retry.backoff.ms"),
             fetch_max_bytes=number("fetch.max.bytes"),
             snapshot_max_bytes=number("fetch.snapshot.max.bytes"),
+            missing_rights=missing_node_rights(config),
         )
 
     @property

@@ -56,7 +56,10 @@ class FetcherPorts(Protocol):
         """Return whether a reassignment adds this broker's replica of the partition."""
 
     def address_of(self, broker_id: int) -> PeerAddress | None:
-        """Return the address of a broker, or None if the broker is not registered."""
+        """Return the address of a broker's inter-broker listener, or None if it is unknown."""
+
+    def missing_address(self, broker_id: int) -> str:
+        """Return why `address_of` returns None for a broker."""
 
     def stage(self, appended: StagedAppends) -> None:
         """Call `appended.commit` at the end of this turn of the event loop."""

@@ -211,7 +211,7 @@ class ReplicaFetcher:
             return
         address = self._address()
         if address is None:
-            self._leader_unreachable(f"broker {self.leader_id} is not registered")
+            self._leader_unreachable(self._ports.missing_address(self.leader_id))
             return
         config, ports = self._ports.config, self._ports
         request = self._session.build_request(config.replica_fetch_max_bytes)

@@ -131,3 +131,14 @@ class ReplicaFetcherManager:
         broker = self._image().brokers.get(broker_id)
         endpoint = broker and broker.endpoints.get(self.config.inter_broker_listener_name)
         return None if endpoint is None else PeerAddress(endpoint.host, endpoint.port)
+
+    def missing_address(self, broker_id: int) -> str:
+        """Return why `address_of` returns None for a broker."""
+        broker = self._image().brokers.get(broker_id)
+        if broker is None:
+            return f"broker {broker_id} is not registered"
+        return (
+            f"broker {broker_id} has no listener {self.config.inter_broker_listener_name}, but "
+            f"{', '.join(sorted(broker.endpoints))}. Add this listener to all brokers before "
+            f"inter.broker.listener.name selects it"
+        )

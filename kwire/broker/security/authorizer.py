@@ -10,10 +10,8 @@ CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the cluster in ACLs."""
 
 
-NODE_RIGHTS: Final = (
-    "the principal of this node must be in super.users, or needs CLUSTER_ACTION on the cluster"
-)
-"""What to do if a controller denies the request of a node."""
+NODE_RIGHTS: Final = "must be in super.users of the controllers, or needs CLUSTER_ACTION on the cluster"
+"""What the principal of a node needs if a controller denies a request of the node."""
 
 
 class Operation(IntEnum):

@@ -12,6 +12,7 @@ from kwire.broker.config.broker import BrokerConfig
 from kwire.broker.config.definition import ConfigError
 from kwire.broker.config.sasl import SASL_PROTOCOLS, ListenerSasl
 from kwire.broker.config.tls import CLIENT_AUTH, tls_settings
+from kwire.broker.security.authorizer import NODE_RIGHTS
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
 from kwire.broker.security.tls_settings import read_setting
 from kwire.wire.mechanisms import PLAIN
@@ -92,16 +93,34 @@ def own_principal(config: BrokerConfig) -> Principal:
 
     The result is ANONYMOUS if it cannot, or if it uses a delegation token, whose owner only controllers know.
     """
-    listener = config.controller_listener_names[0]
-    if config.protocol(listener) == "SSL":
-        name = _own_certificate_name(config, listener)
-        return ANONYMOUS if name is None else Principal(USER, name)
-    credentials = None
-    with suppress(ConfigError):
-        credentials = peer_credentials(config, listener)
-    if credentials is None or credentials.is_token:
-        return ANONYMOUS
-    return Principal(USER, credentials.username)
+    return principal_at_peers(config, config.controller_listener_names[0]) or ANONYMOUS
+
+
+def principal_at_peers(config: BrokerConfig, listener: str) -> Principal | None:
+    """Return the principal with which this node connects to `listener` of other nodes.
+
+    `listener` is inter.broker.listener.name or one of controller.listener.names. The result is None if the
+    login is missing, or is a delegation token, whose owner only controllers know.
+    """
+    protocol = config.protocol(listener)
+    if protocol in SASL_PROTOCOLS:
+        with suppress(ConfigError):
+            credentials = peer_credentials(config, listener)
+            if credentials is not None and credentials.username and not credentials.is_token:
+                return Principal(USER, credentials.username)
+        return None
+    name = _own_certificate_name(config, listener) if protocol == "SSL" else None
+    return ANONYMOUS if name is None else Principal(USER, name)
+
+
+def missing_node_rights(config: BrokerConfig) -> str:
+    """Return what to do if controllers deny the requests of this node."""
+    listener = next(iter(config.controller_listener_names), "")
+    principal = principal_at_peers(config, listener) if listener else None
+    who = f"the principal of this node (listener {listener})"
+    if principal is not None:
+        who = f"{principal}, as which this node connects to the listener {listener},"
+    return f"{who} {NODE_RIGHTS}"
 
 
 def authenticates_clients(config: BrokerConfig, listener: str) -> bool:

@@ -19,11 +19,10 @@ from kwire.cli.cluster.directory import (
     start,
     stop,
 )
-from kwire.cli.cluster.node_queries import query_brokers, query_quorum
+from kwire.cli.cluster.node_queries import QuorumReply, query_brokers, query_quorum
 from kwire.cli.cluster.plan import NodeCounts
 from kwire.cli.cluster.status import ClusterStatus, bootstrap
 from kwire.cli.shared.command_error import CommandError
-from kwire.wire.messages.describe_quorum import ResponsePartitionData
 from kwire.wire.plural import plural
 
 ELECTION_SECONDS: Final = 10
@@ -59,6 +58,11 @@ def _print(text: str) -> None:
         print(text, flush=True)
     except OSError as error:
         raise _OutputError(error) from error
+
+
+def _note(text: str) -> None:
+    """Print a note that is not the result of the command."""
+    print(f"kwire: {text}", file=sys.stderr, flush=True)
 
 
 def _up(directory: ClusterDirectory, options: argparse.Namespace) -> int:
@@ -131,22 +135,25 @@ def _wait_until_joined(nodes: Sequence[ClusterNode], made: Collection[int]) -> N
 
     `made` has the ids of new nodes. Raises CommandError if a node ends, or after START_SECONDS.
     """
-    deadline = time.monotonic() + START_SECONDS
+    begin = time.monotonic()
     while True:
-        cluster, _ = query_brokers(nodes)
+        cluster, _, refusal, _ = query_brokers(nodes)
         serving = (
             {broker.broker_id for broker in cluster.brokers if not broker.is_fenced} if cluster else set()
         )
         missing = [node for node in nodes if node.is_broker and node.node_id not in serving]
         if not missing:
-            quorum = query_quorum(nodes)
+            quorum, refusal = query_quorum(nodes)
             voters = {voter.replica_id for voter in quorum.current_voters} if quorum else set()
             new = [node for node in nodes if node.is_controller and node.node_id in made]
             missing = [node for node in new if node.node_id not in voters]
         if not missing:
             return
         ended = [node for node in nodes if node.pid is None]
-        if ended or time.monotonic() > deadline:
+        waited = time.monotonic() - begin
+        if refusal is not None and not ended and waited > ELECTION_SECONDS:
+            raise CommandError(f"all nodes run, but their state is unknown: {refusal}")
+        if ended or waited > START_SECONDS:
             late = ended or missing
             logs = ", ".join(str(node.log) for node in late)
             raise CommandError(f"not every node serves: see {logs}{describe_running(nodes)}")
@@ -177,14 +184,19 @@ def _stop_nodes(nodes: Sequence[ClusterNode], directory: ClusterDirectory) -> No
     """Stop nodes. Raises CommandError at once if brokers would wait for a controller that is down."""
     everyone = directory.nodes()
     brokers = [node for node in nodes if node.is_broker and node.pid is not None]
-    quorum = _wait_for_leader(everyone) if brokers else None
-    if brokers and quorum is None:
+    quorum, refusal = _wait_for_leader(everyone) if brokers else QuorumReply(None)
+    if refusal is not None:
+        # The brokers may have an active controller, and can shut down. Otherwise they still run at the end.
+        _note(f"the state of the quorum is unknown: {refusal}")
+    elif brokers and quorum is None:
         raise CommandError(
             f"the quorum has no leader, which brokers need for a controlled shutdown: "
             f"{directory.command('up')} starts the nodes that are down, "
             f"{directory.command(f'kill {brokers[0].node_id}')} kills the broker at once"
         )
-    voters = {voter.replica_id for voter in quorum.current_voters} if quorum else set()
+    voters = {node.node_id for node in everyone if node.is_controller} if refusal else set()
+    if quorum is not None:
+        voters = {voter.replica_id for voter in quorum.current_voters}
 
     def has_majority() -> bool:
         ended = [node for node in everyone if node.node_id in voters and node.pid is None]
@@ -193,14 +205,14 @@ def _stop_nodes(nodes: Sequence[ClusterNode], directory: ClusterDirectory) -> No
     stop(nodes, has_majority)
 
 
-def _wait_for_leader(nodes: Sequence[ClusterNode]) -> ResponsePartitionData | None:
-    """Return the quorum as soon as it has a leader; None if all controllers are down or the time is up."""
+def _wait_for_leader(nodes: Sequence[ClusterNode]) -> QuorumReply:
+    """Query the quorum until it has a leader, a node refuses this, no controller runs, or time is up."""
     deadline = time.monotonic() + ELECTION_SECONDS
-    while (quorum := query_quorum(nodes)) is None and time.monotonic() < deadline:
+    while (reply := query_quorum(nodes)) == QuorumReply(None) and time.monotonic() < deadline:
         if all(node.pid is None for node in nodes if node.is_controller):
             break
         time.sleep(POLL_SECONDS)
-    return quorum
+    return reply
 
 
 def _kill(directory: ClusterDirectory, options: argparse.Namespace) -> int:
@@ -232,24 +244,28 @@ def _down(directory: ClusterDirectory, options: argparse.Namespace) -> int:
 
 def _status(directory: ClusterDirectory, options: argparse.Namespace) -> int:
     if options.watch is None:
-        _print(_render_status(directory, as_json=options.json))
-        return 0
+        status = _cluster_status(directory)
+        _print(_render(status, as_json=options.json))
+        return 0 if status.is_known else 1
     try:
         while True:
-            text = _render_status(directory, as_json=options.json)
+            text = _render(_cluster_status(directory), as_json=options.json)
             _print(f"{CLEAR}{text}" if sys.stdout.isatty() and not options.json else text)
             time.sleep(options.watch)
     except KeyboardInterrupt:
         return 0
 
 
-def _render_status(directory: ClusterDirectory, *, as_json: bool) -> str:
+def _cluster_status(directory: ClusterDirectory) -> ClusterStatus:
     nodes = directory.nodes()
     if not nodes:
         raise CommandError(
             f"no node in {directory.path} is completely set up: {directory.command('up')} completes the setup"
         )
-    status = ClusterStatus(nodes, query_brokers(nodes), query_quorum(nodes))
+    return ClusterStatus(nodes, query_brokers(nodes), query_quorum(nodes))
+
+
+def _render(status: ClusterStatus, *, as_json: bool) -> str:
     return status.as_json() if as_json else "\n".join(status.lines())
 
 

@@ -415,7 +415,10 @@ def stop(nodes: Sequence[ClusterNode], has_majority: Callable[[], bool]) -> None
                     node.signal(signal.SIGTERM)
         if late:
             ids = ", ".join(str(node.node_id) for node in late)
-            raise CommandError(f"still stopping: node {ids}; 'kwire cluster kill' kills a node at once")
+            raise CommandError(
+                f"still stopping: node {ids}, see {late[0].log}; the same command again ends a broker "
+                f"without a controlled shutdown"
+            )
 
 
 def _await_ends(nodes: Sequence[ClusterNode], deadline: float) -> list[ClusterNode]:

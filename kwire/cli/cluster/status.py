@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from kwire.cli.cluster.directory import ClusterNode
-from kwire.cli.cluster.node_queries import ClusterMetadata
+from kwire.cli.cluster.node_queries import ClusterMetadata, QuorumReply
 from kwire.cli.shared.output import format_table
 from kwire.wire.messages.describe_quorum import ReplicaState, ResponsePartitionData
 from kwire.wire.plural import plural
@@ -23,10 +23,14 @@ class ClusterStatus:
     """Status of a cluster at one moment."""
 
     def __init__(
-        self, nodes: Sequence[ClusterNode], responses: ClusterMetadata, quorum: ResponsePartitionData | None
+        self, nodes: Sequence[ClusterNode], responses: ClusterMetadata, quorum_reply: QuorumReply
     ) -> None:
-        cluster, metadata = responses
-        fenced = {broker.broker_id: broker.is_fenced for broker in cluster.brokers} if cluster else {}
+        cluster, metadata, refusal, self._limited_to = responses
+        quorum = quorum_reply.quorum
+        self._refusals = [*dict.fromkeys(filter(None, (quorum_reply.refusal, refusal)))]
+        self._are_brokers_refused = refusal is not None
+        self._is_quorum_refused = quorum_reply.refusal is not None
+        fenced = {broker.broker_id: broker.is_fenced for broker in cluster.brokers} if cluster else None
         topics = metadata.topics if metadata else []
         partitions = [one for topic in topics for one in topic.partitions]
         self._bootstrap = bootstrap(nodes)
@@ -49,9 +53,12 @@ class ClusterStatus:
             for node in nodes
         ]
         self._unexpired = [
-            node.node_id for node in nodes if node.pid is None and fenced.get(node.node_id) is False
+            node.node_id for node in nodes if node.pid is None and (fenced or {}).get(node.node_id) is False
         ]
         """Stopped brokers that the controller has not fenced yet."""
+        runs = any(node.is_broker and node.pid is not None for node in nodes)
+        self.is_known = not self._refusals and (metadata is not None or not runs)
+        """Whether the running nodes have described the cluster."""
         self._behind: list[Row] = [
             {
                 "under_replicated_partition": f"{topic.name}-{one.partition_index}",
@@ -81,6 +88,7 @@ class ClusterStatus:
             "under_replicated_partitions": self._behind,
             "stopped_with_open_session": self._unexpired,
             "config_errors": self._faults,
+            "rejected_requests": self._refusals,
         }
         return json.dumps(document, indent=indent)
 
@@ -88,7 +96,7 @@ class ClusterStatus:
         """Yield the lines of the text output."""
         yield from format_table(self._nodes)
         if (quorum := self._quorum) is None:
-            yield "the quorum has no leader"
+            yield "the quorum is unknown" if self._is_quorum_refused else "the quorum has no leader"
         else:
             yield (
                 f"node {quorum['leader']} leads the quorum in leader epoch {quorum['epoch']}, high watermark "
@@ -100,6 +108,10 @@ class ClusterStatus:
                 f"{plural(topics, 'topic')}, {plural(partitions, 'partition')}, {behind} under-replicated, "
                 f"{offline} offline"
             )
+            if self._limited_to:
+                yield f"these are the topics that {self._limited_to} may describe (not in super.users)"
+        elif self._are_brokers_refused:
+            yield "the topics are unknown"
         else:
             yield "no broker is reachable"
         if self._behind:
@@ -112,6 +124,7 @@ class ClusterStatus:
                 "partitions keep their leader until its session times out (broker.session.timeout.ms)"
             )
         yield from map(str, self._faults.values())
+        yield from self._refusals
 
 
 def bootstrap(nodes: Sequence[ClusterNode]) -> str:
@@ -119,11 +132,14 @@ def bootstrap(nodes: Sequence[ClusterNode]) -> str:
     return ",".join(node.address for node in nodes if node.is_broker and node.address)
 
 
-def _state(node: ClusterNode, fenced: Mapping[int, bool]) -> str:
+def _state(node: ClusterNode, fenced: Mapping[int, bool] | None) -> str:
+    """Return the state of a node. `fenced` has the registered brokers; None if no broker has responded."""
     if node.pid is None:
         return "stopped"
     if not node.is_broker:
         return "running"
+    if fenced is None:
+        return "unknown"
     return {None: "not registered", True: "fenced", False: "running"}[fenced.get(node.node_id)]
 
 

@@ -45,13 +45,14 @@ from kwire.cli.admin.acl_options import (
     resource_text,
     resources_of,
 )
+from kwire.cli.doctor import node_rights
 from kwire.cli.doctor.finding import Finding, ok, problem, warning
 from kwire.cli.doctor.stored_acls import stored_acls
 from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.plural import plural
 
-AREA: Final = "ACLs"
+AREA: Final = node_rights.AREA
 MAX_FINDINGS: Final = 20
 """The limit for findings about ACLs without effect."""
 _OTHER_HOSTS: Final = ""
@@ -118,6 +119,7 @@ def findings(config: BrokerConfig, question: Question | None) -> Iterator[Findin
         return
     yield ok(AREA, f"{plural(len(acls), 'ACL')}, {plural(len(settings.super_users), 'super user')}")
     yield from _super_user_findings(config, settings)
+    yield from node_rights.findings(config, settings, acls)
     yield from acl_findings(acls, settings.super_users)
     if question is not None:
         yield from decision_findings(question, settings, acls)

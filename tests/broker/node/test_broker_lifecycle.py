@@ -53,7 +53,7 @@ class LifecycleHarness:
             self,
             self.host,
             1,
-            LifecycleSettings(HEARTBEAT_MS, 9_000, 60_000, 30_000),
+            LifecycleSettings(HEARTBEAT_MS, 9_000, 60_000, 30_000, "User:node must be in super.users"),
             image=lambda: self.image,
             is_only_broker=lambda: self.is_alone,
             on_caught_up=lambda: self.events.append("caught up"),

@@ -105,6 +105,7 @@ class RaftHarness:
             retry_backoff_ms=20,
             fetch_max_bytes=1_000,
             snapshot_max_bytes=500,
+            missing_rights="User:ANONYMOUS must be in super.users",
         )
         self.machine = Machine(
             self.terms, self.log, random.Random(1), remembered=remembered, now_ms=self.now_ms

@@ -302,3 +302,15 @@ def test_unexpected_error_code_is_logged_and_retried_later() -> None:
 def test_voters_are_fetched_from_if_the_only_bootstrap_server_is_this_node() -> None:
     harness = RaftHarness(1, servers=(1,))
     assert next_send(harness).to in (ADDRESSES[2], ADDRESSES[3])
+
+
+def test_denied_requests_are_logged_once_a_minute() -> None:
+    harness = observer()
+    outputs = []
+    start_ms = harness.now_ms
+    while harness.now_ms < start_ms + 90_000:
+        denied = FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        outputs += harness.respond(next_send(harness), denied)
+    texts = [output.text for output in outputs if isinstance(output, Complain)]
+    assert len(texts) == 2
+    assert "User:ANONYMOUS must be in super.users" in texts[0]

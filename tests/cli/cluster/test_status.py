@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kwire.cli.cluster.directory import ClusterDirectory, ClusterNode
-from kwire.cli.cluster.node_queries import ClusterMetadata
+from kwire.cli.cluster.node_queries import ClusterMetadata, QuorumReply
 from kwire.cli.cluster.plan import NodeCounts
 from kwire.cli.cluster.status import MAX_LINES, ClusterStatus
 from kwire.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
@@ -41,6 +41,8 @@ QUORUM = ResponsePartitionData(
     observers=[replica(9, 123, 9_000)],
 )
 
+NO_LEADER = QuorumReply(None)
+
 
 def topic(name: str, *partitions: tuple[int, list[int], list[int]]) -> MetadataResponseTopic:
     """Return a topic; each partition is its leader, replicas and ISR."""
@@ -60,7 +62,7 @@ def cluster_metadata(*topics: MetadataResponseTopic) -> ClusterMetadata:
 
 
 def test_status_shows_the_quorum(nodes: list[ClusterNode]) -> None:
-    status = ClusterStatus(nodes, cluster_metadata(), QUORUM)
+    status = ClusterStatus(nodes, cluster_metadata(), QuorumReply(QUORUM))
     lines = list(status.lines())
     assert lines[0].split()[5:7] == ["quorum", "lag"]
     assert [line.split()[5:7] for line in lines[1:4]] == [["voter", "23"], ["leader", "0"], ["voter", "-"]]
@@ -80,7 +82,7 @@ def test_status_lists_under_replicated_partitions(nodes: list[ClusterNode]) -> N
         topic("orders", (1, [1, 2, 3], [1, 3]), (2, [2, 3, 1], [2, 3, 1])),
         topic("paid", (-1, [2], [])),
     ]
-    status = ClusterStatus(nodes, cluster_metadata(*topics), None)
+    status = ClusterStatus(nodes, cluster_metadata(*topics), NO_LEADER)
     lines = list(status.lines())
     assert lines[4:] == [
         "the quorum has no leader",
@@ -96,13 +98,13 @@ def test_status_lists_under_replicated_partitions(nodes: list[ClusterNode]) -> N
 
 
 def test_status_uses_the_singular_for_one(nodes: list[ClusterNode]) -> None:
-    lines = list(ClusterStatus(nodes, cluster_metadata(topic("orders", (1, [1], [1]))), None).lines())
+    lines = list(ClusterStatus(nodes, cluster_metadata(topic("orders", (1, [1], [1]))), NO_LEADER).lines())
     assert lines[5:] == ["1 topic, 1 partition, 0 under-replicated, 0 offline"]
 
 
 def test_long_table_is_shortened(nodes: list[ClusterNode]) -> None:
     many = topic("t", *[(1, [1, 2], [1])] * (MAX_LINES + 3))
-    *_, last, more = ClusterStatus(nodes, cluster_metadata(many), None).lines()
+    *_, last, more = ClusterStatus(nodes, cluster_metadata(many), NO_LEADER).lines()
     assert last.startswith(f"t-{MAX_LINES - 1} ")
     assert more == "and 3 more"
 
@@ -110,10 +112,25 @@ def test_long_table_is_shortened(nodes: list[ClusterNode]) -> None:
 def test_status_names_stopped_brokers_whose_session_is_open(nodes: list[ClusterNode]) -> None:
     brokers = [DescribeClusterBroker(broker_id=1, is_fenced=True), DescribeClusterBroker(broker_id=3)]
     status = ClusterStatus(
-        nodes, ClusterMetadata(DescribeClusterResponse(brokers=brokers), MetadataResponse()), None
+        nodes, ClusterMetadata(DescribeClusterResponse(brokers=brokers), MetadataResponse()), NO_LEADER
     )
     assert list(status.lines())[-1] == (
         "broker 3 is not running, but the controller has not fenced it yet: its partitions keep their leader "
         "until its session times out (broker.session.timeout.ms)"
     )
     assert json.loads(status.as_json())["stopped_with_open_session"] == [3]
+
+
+def test_rejected_request_is_not_reported_as_a_missing_leader(nodes: list[ClusterNode]) -> None:
+    refusal = "node 1 rejects requests of User:node on the listener QUORUM"
+    status = ClusterStatus(nodes, ClusterMetadata(None, None, refusal), QuorumReply(None, refusal))
+    assert list(status.lines())[4:] == ["the quorum is unknown", "the topics are unknown", refusal]
+    assert json.loads(status.as_json())["rejected_requests"] == [refusal]
+    assert not status.is_known
+
+
+def test_topics_that_the_principal_may_not_describe_may_be_missing(nodes: list[ClusterNode]) -> None:
+    limited = cluster_metadata()._replace(limited_to="User:node")
+    assert "these are the topics that User:node may describe (not in super.users)" in list(
+        ClusterStatus(nodes, limited, QuorumReply(QUORUM)).lines()
+    )

@@ -230,3 +230,59 @@ def test_number_of_findings_is_limited() -> None:
     found = [*acl_findings(acls, frozenset())]
     assert len(found) == MAX_FINDINGS + 1
     assert found[-1].message == "2 more ACLs without effect"
+
+
+NODES = (
+    *(AUTHORIZER, "process.roles=broker,controller", "node.id=1", "controller.listener.names=CONTROLLER"),
+    "listeners=NODES://127.0.0.1:20901,CONTROLLER://127.0.0.1:20902",
+    "controller.quorum.bootstrap.servers=127.0.0.1:20902,127.0.0.1:20912",
+    "inter.broker.listener.name=NODES",
+)
+PLAINTEXT_NODES = (*NODES, "listener.security.protocol.map=NODES:PLAINTEXT,CONTROLLER:PLAINTEXT")
+JAAS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="node" password="secret" user_node="secret";'
+)
+SASL_NODES = (
+    *(*NODES, "listener.security.protocol.map=NODES:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT"),
+    *("sasl.mechanism.controller.protocol=PLAIN", "sasl.enabled.mechanisms=PLAIN"),
+    f"listener.name.controller.plain.sasl.jaas.config={JAAS}",
+)
+
+
+def test_anonymous_nodes_without_rights_are_a_problem(doctor: Doctor) -> None:
+    _, *found = doctor(settings=(*PLAINTEXT_NODES, SUPER_USERS))
+    assert [one.partition(" → ")[0] for one in found] == [
+        f"problem: nodes connect to the listener {listener} as User:ANONYMOUS, which is not in super.users "
+        "and has no CLUSTER_ACTION: their requests are denied"
+        for listener in ("CONTROLLER", "NODES")
+    ]
+    assert "authenticate nodes at CONTROLLER, with their principal in super.users" in found[0]
+
+
+def test_nodes_that_only_default_allow_permits_are_a_warning(doctor: Doctor) -> None:
+    _, *found = doctor(settings=(*PLAINTEXT_NODES, SUPER_USERS, "allow.everyone.if.no.acl.found=true"))
+    assert [one.split()[0] for one in found] == ["warning:", "warning:"]
+    assert "the first ACL for the cluster denies its requests" in found[0]
+
+
+def test_user_of_nodes_belongs_in_super_users(doctor: Doctor) -> None:
+    _, controller, _ = doctor(settings=(*SASL_NODES, SUPER_USERS))
+    assert controller.startswith("problem: nodes connect to the listener CONTROLLER as User:node, ")
+    assert controller.endswith(" → add User:node to super.users on all nodes")
+    _, *found = doctor(settings=(*SASL_NODES, "super.users=User:node;User:admin"))
+    assert [one.split()[5:8] for one in found] == [["listener", "NODES", "as"]]
+
+
+def test_cluster_action_is_not_enough_for_controllers(
+    doctor: Doctor, change_acls: Callable[..., None]
+) -> None:
+    change_acls("add --allow-principal node --operation ClusterAction --cluster")
+    _, controller, _ = doctor(settings=(*SASL_NODES, SUPER_USERS))
+    assert controller.startswith("warning: ")
+    assert "controllers cannot elect a leader before they have loaded the ACLs" in controller
+
+
+def test_only_node_needs_no_rights(doctor: Doctor) -> None:
+    alone = "controller.quorum.bootstrap.servers=127.0.0.1:20902"
+    assert len(doctor(settings=(*PLAINTEXT_NODES, alone, SUPER_USERS))) == 1
