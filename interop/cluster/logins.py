@@ -17,6 +17,7 @@ BROKERS_LISTENER: Final = "BROKERS"
 MODULES: Final = {
     PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
     SCRAM: "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 
 REFUSED: Final = {
