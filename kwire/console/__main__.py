@@ -9,7 +9,8 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -17,9 +18,12 @@ from kwire.broker.security.settings import Credentials
 from kwire.client.security import PLAINTEXT, Security
 from kwire.console.app import Console
 from kwire.console.handover import serve_connections
-from kwire.console.page import CLIENT_ID, ConsoleSettings
+from kwire.console.page import CLIENT_ID, Access, ConsoleSettings, ListenerAddress, Login
 from kwire.host.loggers import NodeLogger, node_name
 from kwire.http.hosts import NOT_LOCAL_MESSAGE, HostFilter, is_known_name, is_local_name
+
+if TYPE_CHECKING:
+    import ssl
 
 NICENESS = 10
 """Niceness of the process: brokers come first, but pages still load on a busy machine.
@@ -48,13 +52,17 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the broker, which then stops this process
     os.nice(NICENESS)
+    security, access = PLAINTEXT, None
+    if options.security_fd is not None:
+        security, access = _read_security(options.security_fd)
     settings = ConsoleSettings(
         options.bootstrap_server,
         options.node_id,
         tuple(options.log_dir),
         may_write=not options.read_only,
         client_id=options.client_id,
-        security=PLAINTEXT if options.security_fd is None else _security(options.security_fd),
+        security=security,
+        access=access,
     )
     names = {socket.gethostname(), *options.host}
     accepted = None if options.only_local_names else names
@@ -80,15 +88,28 @@ async def _serve(
         await serve_connections(handed, app, lambda: os._exit(0), logger, is_https=is_https)
 
 
-def _security(fd: int) -> Security:
+def _read_security(fd: int) -> tuple[Security, Access | None]:
+    """Read what the broker passes: the console's own security or, with an authorizer, that of its users."""
     with open(fd, encoding="utf-8") as file:
         found = json.load(file)
-    tls = None
-    if found["tls"] is not None:
-        from kwire.client.tls import create_context
+    access = None
+    if (given := found["access"]) is not None:
+        logins = tuple(Login(one["mechanism"], _listener(one)) for one in given["logins"])
+        access = Access(logins, None if given["anonymous"] is None else _listener(given["anonymous"]))
+    credentials = None if found["credentials"] is None else Credentials(*found["credentials"])
+    return Security(_context(found["tls"]), credentials), access
 
-        tls = create_context(found["tls"])
-    return Security(tls, None if found["credentials"] is None else Credentials(*found["credentials"]))
+
+def _listener(found: Mapping[str, Any]) -> ListenerAddress:
+    return ListenerAddress(found["servers"], _context(found["tls"]))
+
+
+def _context(settings: Mapping[str, str] | None) -> ssl.SSLContext | None:
+    if settings is None:
+        return None
+    from kwire.client.tls import create_context
+
+    return create_context(settings)
 
 
 if __name__ == "__main__":

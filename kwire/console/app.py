@@ -24,15 +24,14 @@ from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
-from kwire.cli.shared.client_settings import ClientSettings, servers_of
-from kwire.cli.shared.command_client import CommandClient
 from kwire.cli.shared.output import format_size, format_time
-from kwire.console.client_pool import ClientPool
 from kwire.console.configs import configs_page
+from kwire.console.console_client import ConsoleClient
+from kwire.console.denials import denial
 from kwire.console.display import visible
 from kwire.console.groups import group_page, groups_page, reset
 from kwire.console.guard import TOKEN_FIELD, Guarded, read_refusal, write_refusal
-from kwire.console.live import MAX_TAILS, Events, Tail, live_page, partitions_of
+from kwire.console.live import MAX_TAILS, Events, Tail, live_page, partitions_of, require_read
 from kwire.console.messages import message_page, messages_page
 from kwire.console.nodes import cluster_page
 from kwire.console.page import (
@@ -49,15 +48,32 @@ from kwire.console.page import (
 from kwire.console.partition_log import log_page
 from kwire.console.producing import produce
 from kwire.console.rates import Rates
+from kwire.console.sessions import (
+    LOG_IN,
+    WRONG_PASSWORD,
+    LoginNeeded,
+    NoListener,
+    Sessions,
+    TooManyLogins,
+    UserSession,
+    is_wrong_password,
+)
 from kwire.console.topic_search import find_key
 from kwire.console.topics import topic_page, topics_page
 from kwire.console.transactions import transaction_page, transactions_page
+from kwire.http.basic_auth import (
+    CHALLENGE,
+    UNAUTHORIZED,
+    BasicCredentials,
+    MalformedAuthorization,
+    basic_credentials,
+)
+from kwire.wire.errors import ApiError
 from kwire.wire.plural import plural
 
 PREFIX: Final = "/console"
 HERE: Final = Path(__file__).parent
-TIMEOUT_SECONDS: Final = 10.0
-"""Timeout of each request to a broker."""
+LOGIN_ERRORS: Final = (LoginNeeded, NoListener, TooManyLogins)
 MAX_PAGES_AT_ONCE: Final = 8
 MAX_FORM_BYTES: Final = 1024 * 1024
 MAX_FIELDS: Final = 50
@@ -89,22 +105,15 @@ class Console:
     """The application of one console, with its connections to the cluster."""
 
     def __init__(self, settings: ConsoleSettings, token: str) -> None:
-        """Create the application; `token` is the secret that forms must contain."""
+        """Create the application; `token` is a secret from which those in forms are derived."""
         self.settings = settings
-        self._token = token
-        client_settings = ClientSettings(
-            servers_of(settings.bootstrap_servers),
-            settings.client_id,
-            timeout_seconds=TIMEOUT_SECONDS,
-            security=settings.security,
-        )
-        self._clients = ClientPool(client_settings, MAX_PAGES_AT_ONCE)
+        self._sessions = Sessions(settings, token)
         self._rates = Rates(time.monotonic)
         self._threads = trio.CapacityLimiter(MAX_PAGES_AT_ONCE)
         self._tail_threads = trio.CapacityLimiter(MAX_TAILS)
         self._tails = 0
         self._templates = _templates()
-        self._templates.globals |= {"settings": settings, "token": token, "prefix": PREFIX}
+        self._templates.globals |= {"settings": settings, "prefix": PREFIX}
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +121,7 @@ class Console:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._clients.close()
+        self._sessions.close()
 
     def app(self) -> ASGIApp:
         """Return the ASGI application, with security headers in each response."""
@@ -120,6 +129,7 @@ class Console:
             _Route(path, self._endpoint(page), methods=["GET"]) for path, page in GET.items()
         ]
         routes += [Route(path, self._endpoint(page), methods=["POST"]) for path, page in POST.items()]
+        routes.append(Route("/login", self._login, methods=["GET"]))
         routes.append(Route("/topics/{topic}/live/events", self._events, methods=["GET"]))
         routes.append(Mount("/static", StaticFiles(directory=HERE / "static")))
         app = Starlette(
@@ -135,6 +145,10 @@ class Console:
         async def endpoint(request: Request) -> Response:
             if reason := read_refusal(request.headers):
                 return self._error_page(403, reason)
+            try:
+                given = self._credentials(request)
+            except MalformedAuthorization as error:
+                return self._login_page(str(error))
             form: dict[str, str] = {}
             if request.method == "POST":
                 form = await _form(request)
@@ -142,40 +156,105 @@ class Console:
                     return self._error_page(
                         403, "this console is read-only: use --console-writes to allow changes"
                     )
-                if reason := write_refusal(request.headers, form.get(TOKEN_FIELD, ""), self._token):
+                token = self._sessions.token(given)
+                if reason := write_refusal(request.headers, form.get(TOKEN_FIELD, ""), token):
                     return self._error_page(403, reason)
             work = functools.partial(
-                self._handle, page, request.path_params, dict(request.query_params), form, request.method
+                self._handle,
+                page,
+                given,
+                request.path_params,
+                dict(request.query_params),
+                form,
+                request.method,
             )
             return await trio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
 
         return endpoint
 
+    def _credentials(self, request: Request) -> BasicCredentials | None:
+        """Return the user and the password of a request; None if it has none, or without an authorizer.
+
+        Raises MalformedAuthorization.
+        """
+        return None if self.settings.access is None else basic_credentials(request.headers.raw)
+
+    async def _login(self, request: Request) -> Response:
+        """Redirect to the start page after a login. Without credentials, the browser shows its dialog."""
+        if self.settings.access is None:
+            raise HTTPException(404)
+        if self.settings.access.logins and "authorization" not in request.headers:
+            return self._login_page(LOG_IN)
+        response: Response = await self._endpoint(_start_page)(request)
+        return response
+
     def _handle(
         self,
         page: PageFunction,
+        given: BasicCredentials | None,
         path: Mapping[str, Any],
         query: Mapping[str, str],
         form: Mapping[str, str],
         method: str,
     ) -> Response:
         """Call the page's function and return the page, a redirect or an error page. Runs in a thread."""
+        session: UserSession | None = None
+        last_client: ConsoleClient | None = None
 
-        def render(cluster: CommandClient) -> PageResult:
+        def render(cluster: ConsoleClient) -> PageResult:
+            nonlocal last_client
+            assert session is not None
+            last_client = cluster
             now_ms = time.time_ns() // 1_000_000
-            return page(PageRequest(self.settings, cluster, self._rates, path, query, form, now_ms))
+            may_describe = functools.partial(session.may_describe_cluster, cluster)
+            return page(
+                PageRequest(self.settings, cluster, self._rates, path, query, form, now_ms, may_describe)
+            )
 
         try:
+            session = self._sessions.of(given)
             if method == "POST":  # a change must not be retried
-                with self._clients.connect() as cluster:
+                with session.clients.connect() as cluster:
                     result = render(cluster)
             else:
-                result = self._clients.run(render)
-        except PAGE_ERRORS as error:
-            return self._error_page(*describe_error(error))
+                try:
+                    result = session.clients.run(render)
+                except ApiError as error:
+                    if given is None or not is_wrong_password(error):
+                        raise
+                    # The user's credential has changed since the login. It may have another mechanism now.
+                    self._sessions.drop(given)
+                    session = self._sessions.of(given)
+                    result = session.clients.run(render)
+        except (*PAGE_ERRORS, *LOGIN_ERRORS) as error:
+            return self._failed(error, given, session, last_client, path)
         if isinstance(result, Redirect):
             return RedirectResponse(f"{PREFIX}/{result.path}", 303)
-        return self._page(result)
+        return self._page(result, session=session)
+
+    def _failed(
+        self,
+        error: Exception,
+        given: BasicCredentials | None,
+        session: UserSession | None,
+        cluster: ConsoleClient | None,
+        path: Mapping[str, Any],
+    ) -> HTMLResponse:
+        """Return the page for an error of a page or of a login."""
+        if isinstance(error, LoginNeeded):
+            return self._login_page(str(error))
+        if isinstance(error, NoListener):
+            return self._error_page(403, str(error))
+        if isinstance(error, TooManyLogins):
+            return self._error_page(503, str(error))
+        if given is not None and is_wrong_password(error):
+            self._sessions.drop(given)
+            return self._login_page(WRONG_PASSWORD)
+        if session is not None and session.principal:
+            request = None if cluster is None else cluster.last_request
+            if sentence := denial(error, request, session.principal, str(path.get("topic", ""))):
+                return self._error_page(403, sentence, session)
+        return self._error_page(*describe_error(error), session)
 
     async def _events(self, request: Request) -> Response | Events:
         """Return the event stream of a live tail, or an error page."""
@@ -185,31 +264,60 @@ class Console:
             return self._error_page(503, f"{MAX_TAILS} live tails are already open: close one of them")
         self._tails += 1
         topic = request.path_params["topic"]
-        cluster = self._clients.connect()
         tail: Tail | None = None
+        session: UserSession | None = None
+        cluster: ConsoleClient | None = None
+        given: BasicCredentials | None = None
         try:
+            given = self._credentials(request)
             partition = number("partition", request.query_params.get("partition", ""))
 
             def begin() -> Tail:
-                return Tail(cluster, partitions_of(cluster, topic, partition))
+                nonlocal session, cluster
+                session = self._sessions.of(given)
+                cluster = session.clients.connect()
+                partitions = partitions_of(cluster, topic, partition)
+                if self.settings.access is not None:
+                    require_read(cluster, partitions)
+                return Tail(cluster, partitions, renews_login=session.has_login)
 
             tail = await trio.to_thread.run_sync(begin, limiter=self._threads)
             return Events(tail, self._tail_ended, self._tail_threads)
-        except PAGE_ERRORS as error:
-            return self._error_page(*describe_error(error))
+        except MalformedAuthorization as error:
+            return self._login_page(str(error))
+        except (*PAGE_ERRORS, *LOGIN_ERRORS) as error:
+            return self._failed(error, given, session, cluster, request.path_params)
         finally:
             if tail is None:
-                cluster.close()
+                if cluster is not None:
+                    cluster.close()
                 self._tail_ended()
 
     def _tail_ended(self) -> None:
         self._tails -= 1
 
-    def _page(self, page: Page, status: int = 200) -> HTMLResponse:
-        return HTMLResponse(self._templates.get_template(page.template).render(page.values), status)
+    def _page(
+        self,
+        page: Page,
+        status: int = 200,
+        session: UserSession | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HTMLResponse:
+        values = {
+            **page.values,
+            "token": "" if session is None else session.token,
+            "user": session.principal.partition(":")[2] if session is not None and session.has_login else "",
+        }
+        source = self._templates.get_template(page.template).render(values)
+        return HTMLResponse(source, status, headers)
 
-    def _error_page(self, status: int, sentence: str) -> HTMLResponse:
-        return self._page(Page("error.html", {"status": status, "sentence": sentence}), status)
+    def _error_page(self, status: int, sentence: str, session: UserSession | None = None) -> HTMLResponse:
+        return self._page(Page("error.html", {"status": status, "sentence": sentence}), status, session)
+
+    def _login_page(self, sentence: str) -> HTMLResponse:
+        """Return the page after whose headers a browser shows its login dialog."""
+        page = Page("error.html", {"status": UNAUTHORIZED, "sentence": sentence})
+        return self._page(page, UNAUTHORIZED, headers=CHALLENGE)
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -221,6 +329,12 @@ class Console:
 
     async def _unexpected_error(self, request: Request, error: Exception) -> Response:
         return self._error_page(500, "this page failed: see the broker's log for details")
+
+
+def _start_page(request: PageRequest) -> PageResult:
+    """Redirect to the start page, after a request that needs a login."""
+    request.cluster.brokers()
+    return Redirect("")
 
 
 class _Route(Route):

@@ -149,9 +149,11 @@ def _parts(
         try:
             batches, reached, fetches = _range(cluster, topic, partition, start, end)
         except ApiError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
             left_fetches -= 1
             bounds = find_bounds(cluster, topic, partition)
-            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or bounds.log_start <= start:
+            if bounds.log_start <= start:
                 raise
             continue  # retention has deleted the start of the range
         left_fetches -= fetches

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
 from kwire.cli.shared.client_settings import ClientSettings
-from kwire.cli.shared.command_client import CommandClient
+from kwire.console.console_client import ConsoleClient
 
 MAX_AGE_SECONDS: Final = 60.0
 """Clients are closed at this age, since they may keep connections to removed brokers."""
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class _PooledClient(NamedTuple):
-    cluster: CommandClient
+    cluster: ConsoleClient
     until: float
 
 
@@ -34,11 +34,11 @@ class ClientPool:
         self._idle: list[_PooledClient] = []
         self._changing = threading.Lock()
 
-    def connect(self) -> CommandClient:
+    def connect(self) -> ConsoleClient:
         """Return a new client, which belongs to the caller and not to the pool."""
-        return CommandClient(self._settings)
+        return ConsoleClient(self._settings)
 
-    def run(self, query: Callable[[CommandClient], T]) -> T:
+    def run(self, query: Callable[[ConsoleClient], T]) -> T:
         """Call a read-only query with a client and return its result.
 
         The query is repeated with a new client if a reused connection failed, for example because the broker
@@ -63,7 +63,13 @@ class ClientPool:
         for one in idle:
             one.cluster.close()
 
-    def _run(self, one: _PooledClient, query: Callable[[CommandClient], T]) -> T:
+    def retire(self) -> None:
+        """Close the idle clients, and each other client once its page is complete."""
+        with self._changing:
+            self._max_idle = 0
+        self.close()
+
+    def _run(self, one: _PooledClient, query: Callable[[ConsoleClient], T]) -> T:
         try:
             response = query(one.cluster)
         except BaseException:

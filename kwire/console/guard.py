@@ -1,8 +1,10 @@
 """Protection against cross-site requests.
 
-The console has no authentication, so another site must not be able to use a visitor's browser to read or
-change anything. `kwire.http.hosts` rejects unknown host names in URLs. A change also needs same-origin
-headers from the browser (Fetch Metadata, Origin), and a token that no other site can read.
+Without an authorizer the console has no authentication, and with one, browsers send the password with each
+request. So another site must not be able to use a visitor's browser to read or change anything.
+`kwire.http.hosts` rejects unknown host names in URLs. A change also needs same-origin
+headers from the browser (Fetch Metadata, Origin), and a token that no other site can read. With logins, each
+user has another token (`sessions`).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ A tail is for people. If more messages arrive than a person can read, the tail s
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,8 +17,9 @@ from kwire.cli.shared.command_client import CommandClient
 from kwire.cli.shared.output import format_time
 from kwire.client.consumer import Consumer
 from kwire.client.offsets import find_offsets
+from kwire.console.client_pool import MAX_AGE_SECONDS
 from kwire.console.display import DisplayedBytes, display_bytes
-from kwire.console.fetching import MAX_BATCH_BYTES, MAX_HEADERS
+from kwire.console.fetching import MAX_BATCH_BYTES, MAX_HEADERS, fetch
 from kwire.console.page import Page, PageRequest, PageResult, describe_error
 from kwire.wire.messages.list_offsets import LATEST
 from kwire.wire.primitives import TopicPartition
@@ -38,6 +40,8 @@ def live_page(request: PageRequest) -> PageResult:
     """Return the page of a live tail. A script in the page requests the events."""
     partition = request.number("partition")
     partitions = partitions_of(request.cluster, request.topic, partition)
+    if request.settings.access is not None:
+        require_read(request.cluster, partitions)
     return Page("live.html", {"topic": request.topic, "partition": partition, "partitions": len(partitions)})
 
 
@@ -53,12 +57,31 @@ def partitions_of(cluster: CommandClient, topic: str, partition: int | None) -> 
     return [(topic, index) for index in partitions[:MAX_PARTITIONS]]
 
 
+def require_read(cluster: CommandClient, partitions: list[TopicPartition]) -> None:
+    """Raise ApiError unless the user may read the topic. Browsers repeat the request of a tail that fails."""
+    for one in partitions[:1]:
+        fetch(cluster, *one, find_offsets(cluster, {one: LATEST})[one])
+
+
 class Tail:
     """A consumer at the end of some partitions. Its methods block, and `close` also closes `cluster`."""
 
-    def __init__(self, cluster: CommandClient, partitions: list[TopicPartition]) -> None:
-        """Start at the end offsets. Raises ApiError, Disconnected."""
+    def __init__(
+        self,
+        cluster: CommandClient,
+        partitions: list[TopicPartition],
+        *,
+        renews_login: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start at the end offsets. With `renews_login`, the client logs in again every minute.
+
+        So the tail of a deleted user ends. `now` returns the time in seconds. Raises ApiError, Disconnected.
+        """
         self._cluster = cluster
+        self._renews_login = renews_login
+        self._now = now
+        self._logged_in_at = now()
         self._reader = Consumer(
             cluster,
             find_offsets(cluster, dict.fromkeys(partitions, LATEST)),
@@ -72,6 +95,9 @@ class Tail:
 
         Raises ApiError, Disconnected or CorruptBatch.
         """
+        if self._renews_login and self._now() - self._logged_in_at >= MAX_AGE_SECONDS:
+            self._cluster.close()  # the next request opens a connection
+            self._logged_in_at = self._now()
         rows: list[dict[str, Any]] = []
         for (_, index), record in self._reader.poll():
             rows.append(

@@ -31,12 +31,15 @@ def cluster_page(request: PageRequest) -> PageResult:
     describe = DescribeClusterRequest(include_fenced_brokers=True)
     description = cluster.retry(lambda: cluster.send(describe, DescribeClusterResponse))
     raise_for_code(description.error_code, description.error_message, "the cluster")
+    may_describe = request.may_describe_cluster()
     rows = [
         {
             "broker": broker,
             "leads": leads[broker.broker_id],
             "keeps": keeps[broker.broker_id],
-            "directories": None if broker.is_fenced else _directories(cluster, broker.broker_id),
+            "directories": None
+            if broker.is_fenced or not may_describe
+            else _directories(cluster, broker.broker_id),
         }
         for broker in sorted(description.brokers, key=lambda broker: broker.broker_id)
     ]
@@ -55,7 +58,8 @@ def cluster_page(request: PageRequest) -> PageResult:
             "features": sorted(
                 (feature.name, feature.max_version_level) for feature in versions.finalized_features
             ),
-            "quorum": _quorum(cluster),
+            "quorum": _quorum(cluster) if may_describe else None,
+            "may_describe": may_describe,
             "now_ms": request.now_ms,
         },
     )

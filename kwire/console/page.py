@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kwire.cli.shared.command_client import CommandClient
 from kwire.cli.shared.command_error import CommandError, UsageError
@@ -13,11 +13,38 @@ from kwire.client.security import PLAINTEXT, Security
 from kwire.console.rates import Rates
 from kwire.wire.errors import ApiError, ErrorCode, WireError
 
+if TYPE_CHECKING:
+    import ssl
+
 MAX_NUMBER = (1 << 63) - 1
 MAX_DIGITS = len(str(MAX_NUMBER))
 
 
 CLIENT_ID = "kwire-console"
+
+
+class ListenerAddress(NamedTuple):
+    """A listener to which the console connects."""
+
+    servers: str
+    """The bootstrap servers."""
+    tls: ssl.SSLContext | None = None
+
+
+class Login(NamedTuple):
+    """A way to log in as the user of a request."""
+
+    mechanism: str
+    listener: ListenerAddress
+
+
+class Access(NamedTuple):
+    """The listeners for the users of the console if the broker has an authorizer."""
+
+    logins: tuple[Login, ...]
+    """The ways to log in, in the order in which the console tries them."""
+    anonymous: ListenerAddress | None = None
+    """The listener for requests without credentials; None if they get no pages."""
 
 
 class ConsoleSettings(NamedTuple):
@@ -34,6 +61,11 @@ class ConsoleSettings(NamedTuple):
     """Security of the console's connections."""
     client_id: str = CLIENT_ID
     """Client id of the console's requests."""
+    access: Access | None = None
+    """The listeners for the users of the console; None without an authorizer.
+
+    With an authorizer, `security` is not used, and the broker decides about each request of a user.
+    """
 
 
 class PageRequest(NamedTuple):
@@ -47,6 +79,8 @@ class PageRequest(NamedTuple):
     query: Mapping[str, str]
     form: Mapping[str, str]
     now_ms: int
+    may_describe_cluster: Callable[[], bool] = lambda: True
+    """Returns whether the user may describe the cluster. Otherwise pages omit requests that need this."""
 
     @property
     def topic(self) -> str:

@@ -43,6 +43,9 @@ def log_page(request: PageRequest) -> PageResult:
     topic, partition = request.topic, request.partition
     bounds = find_bounds(request.cluster, topic, partition)
     batches, bounds = _window(request, bounds)
+    if request.settings.access is not None and not batches:
+        # The files below are shown only to a user who may read the topic, and no Fetch has shown that yet.
+        fetch(request.cluster, topic, partition, bounds.high_watermark)
     local_replica = _local_replica(request.settings.log_dirs, f"{topic}-{partition}", bounds.high_watermark)
     segments = local_replica.segments if local_replica is not None else ()
     epochs = local_replica.epochs if local_replica is not None else ()

@@ -161,6 +161,8 @@ class _TopicSearch:
                 self._left_bytes -= FETCH_BYTES
                 offset = error.next_offset
             except ApiError as error:
+                if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    raise  # the other partitions would be denied, too
                 log_start = self._log_start(partition, error)
                 if log_start <= offset:
                     self._report(partition, describe_api_error(error))

@@ -39,7 +39,7 @@ def topics_page(request: PageRequest) -> PageResult:
     part = request.paginate(topics, PAGE_SIZE)
     chosen = part["rows"]
     firsts, ends = offsets(request.cluster, chosen)
-    sizes, silent = replica_sizes(request.cluster, chosen)
+    sizes, silent = replica_sizes(request, chosen)
     rates = request.rates.update(ends)
     return Page(
         "topics.html",
@@ -49,6 +49,7 @@ def topics_page(request: PageRequest) -> PageResult:
             "q": pattern,
             "internal": internal,
             "silent": silent,
+            "has_sizes": sizes is not None,
         },
     )
 
@@ -62,7 +63,8 @@ def topic_page(request: PageRequest) -> PageResult:
     part = request.paginate(sorted(topic.partitions, key=lambda one: one.partition_index), PAGE_SIZE)
     topic.partitions = part["rows"]
     firsts, ends = offsets(request.cluster, [topic])
-    sizes, silent = replica_sizes(request.cluster, [topic])
+    sizes, silent = replica_sizes(request, [topic])
+    known = sizes or {}
     rates = request.rates.update(ends)
     rows = [
         {
@@ -70,14 +72,14 @@ def topic_page(request: PageRequest) -> PageResult:
             "leader": one.leader_id,
             "epoch": one.leader_epoch,
             "replicas": [
-                (broker, broker in one.isr_nodes, sizes.get((request.topic, one.partition_index, broker)))
+                (broker, broker in one.isr_nodes, known.get((request.topic, one.partition_index, broker)))
                 for broker in one.replica_nodes
             ],
             "under_replicated": is_under_replicated(one),
             "first": firsts.get((request.topic, one.partition_index)),
             "end": ends.get((request.topic, one.partition_index)),
             "rate": rates.get((request.topic, one.partition_index)),
-            "size": sizes.get((request.topic, one.partition_index, one.leader_id)),
+            "size": known.get((request.topic, one.partition_index, one.leader_id)),
         }
         for one in topic.partitions
     ]
@@ -89,6 +91,7 @@ def topic_page(request: PageRequest) -> PageResult:
             **part,
             "rows": rows,
             "silent": silent,
+            "has_sizes": sizes is not None,
         },
     )
 
@@ -118,8 +121,15 @@ def offsets(
     return firsts, ends
 
 
-def replica_sizes(cluster: CommandClient, topics: Sequence[MetadataResponseTopic]) -> tuple[Sizes, list[int]]:
-    """Return the sizes of replicas, and the ids of brokers that do not respond."""
+def replica_sizes(
+    request: PageRequest, topics: Sequence[MetadataResponseTopic]
+) -> tuple[Sizes | None, list[int]]:
+    """Return the sizes of replicas, and the ids of brokers that do not respond.
+
+    The sizes are None if the user may not describe the cluster.
+    """
+    if not request.may_describe_cluster():
+        return None, []
     by_broker: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for topic in topics:
         for one in topic.partitions:
@@ -128,11 +138,11 @@ def replica_sizes(cluster: CommandClient, topics: Sequence[MetadataResponseTopic
     sizes: dict[tuple[str, int, int], int] = {}
     silent = []
     for broker, named in sorted(by_broker.items()):
-        request = DescribeLogDirsRequest(
+        describe = DescribeLogDirsRequest(
             topics=[DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in named.items()]
         )
         try:
-            response = cluster.send_to_node(broker, request, DescribeLogDirsResponse)
+            response = request.cluster.send_to_node(broker, describe, DescribeLogDirsResponse)
         except (ApiError, Disconnected):
             silent.append(broker)
             continue
@@ -148,7 +158,7 @@ def _topic_row(
     topic: MetadataResponseTopic,
     firsts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
-    sizes: Sizes,
+    sizes: Sizes | None,
     rates: Mapping[TopicPartition, float],
 ) -> dict[str, Any]:
     name = topic.name or ""
@@ -162,6 +172,8 @@ def _topic_row(
         "under_replicated": sum(map(is_under_replicated, topic.partitions)),
         "unknown": sum(one not in ends for one in known),
         "messages": sum(ends[one] - firsts.get(one, 0) for one in known if one in ends),
-        "size": sum(sizes.get((name, one.partition_index, one.leader_id), 0) for one in topic.partitions),
+        "size": None
+        if sizes is None
+        else sum(sizes.get((name, one.partition_index, one.leader_id), 0) for one in topic.partitions),
         "rate": sum(grown) if grown else None,
     }

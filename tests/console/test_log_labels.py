@@ -167,6 +167,7 @@ def render(log: DrawnLog) -> str:
     templates.globals |= {
         "settings": ConsoleSettings("none", 1, (), may_write=False),
         "token": "",
+        "user": "",
         "prefix": PREFIX,
     }
     colors = {producer: producer for producer in range(8)}

@@ -1,9 +1,11 @@
 """The pages of a node's HTTP port: health, readiness and metrics.
 
-There is no authentication, so no page changes anything. The console is another application, with rules of its
-own. Any program on the machine may read the pages, but a web site must not read them through a browser on the
-machine (DNS rebinding). So on a loopback port, requests whose Host header is not a local name are rejected.
-On other ports only the console checks the Host header, because the console shows records.
+No page changes anything. On a node with an authorizer, the metrics need a right (`http_login`); health checks
+and the index show no data and are open. The console is another application, with rules of its own.
+
+A web site must not read pages through a browser on the machine (DNS rebinding). So on a loopback port,
+requests whose Host header is not a local name are rejected. On other ports only the console checks the Host
+header, because the console shows records.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from starlette.types import ASGIApp
 
 from kwire.broker.observe.exposition import CONTENT_TYPE, Exposition
 from kwire.broker.observe.health import why_not_alive, why_not_ready
+from kwire.broker.observe.http_login import PageAccess
 from kwire.broker.observe.metrics import metrics
 from kwire.broker.observe.ports import RunningNode
 from kwire.http.hosts import NOT_LOCAL_MESSAGE, HostFilter, is_local_name
@@ -26,11 +29,13 @@ from kwire.http.hosts import NOT_LOCAL_MESSAGE, HostFilter, is_local_name
 SERVICE_UNAVAILABLE = 503
 
 
-def pages(running: RunningNode, *, only_local_names: bool, other_paths: Sequence[str] = ()) -> ASGIApp:
+def pages(
+    running: RunningNode, access: PageAccess, *, only_local_names: bool, other_paths: Sequence[str] = ()
+) -> ASGIApp:
     """Return the ASGI application with the pages of a node.
 
-    With `only_local_names`, requests whose Host header is not a local name are rejected. `other_paths` are
-    the paths of other applications on the port, for the index page.
+    `access` decides who may read the metrics. With `only_local_names`, requests whose Host header is not a
+    local name are rejected. `other_paths` are the paths of other applications on the port, for the index.
     """
 
     async def healthz(request: Request) -> Response:
@@ -40,6 +45,8 @@ def pages(running: RunningNode, *, only_local_names: bool, other_paths: Sequence
         return _verdict(why_not_ready(running))
 
     async def metrics_page(request: Request) -> Response:
+        if (refusal := await access.refusal(request)) is not None:
+            return refusal
         out = Exposition()
         for _ in metrics(running, out):
             await trio.lowlevel.checkpoint()

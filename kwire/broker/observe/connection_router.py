@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kwire.broker.net.handshake_error import HandshakeError
 from kwire.broker.net.peer_log_limit import PeerLogLimit
@@ -127,7 +127,7 @@ class ConnectionRouter:
                 if not refusal:
                     return
                 app = PlainTextResponse(f"{refusal}\n", SERVICE_UNAVAILABLE)
-        await self._connections.serve(stream, app)
+        await self._connections.serve(stream, _with_client(app, ip))
 
     def _is_unexpected(self, first_bytes: bytes, ip: str) -> bool:
         """Return whether the peer uses TLS or Kafka's protocol. Log this once per minute for each address."""
@@ -147,6 +147,15 @@ class ConnectionRouter:
                 "for a minute",
                 *(ip, reason),
             )
+
+
+def _with_client(app: ASGIApp, ip: str) -> ASGIApp:
+    """Return `app` with the client's address in its scope: behind TLS, the connection is a socket pair."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "client": (ip, 0)}, receive, send)
+
+    return serve
 
 
 async def _first_bytes(sock: trio.socket.SocketType) -> bytes:

@@ -7,7 +7,6 @@ process then responds directly. For its data it connects to the broker like any 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import socket
@@ -22,17 +21,14 @@ from typing import Final
 
 import trio
 
-from kwire.broker.api.request.supported_apis import ListenerRole
-from kwire.broker.config.tls import ListenerCertificates
+from kwire.broker.observe.console_access import ConsoleConnection, console_connection
 from kwire.broker.observe.console_rate_limit import READER_ID
 from kwire.broker.observe.ports import RunningNode
 from kwire.broker.raft.endpoints import broker_endpoints
-from kwire.broker.security.settings import Credentials, is_authentication_required, peer_credentials
 from kwire.host.loggers import NodeLogger
 from kwire.host.platform.events import READABLE
 from kwire.host.platform.files import anonymous_file
 from kwire.host.platform.sockets import LOSES_DESCRIPTORS
-from kwire.wire.named_tuple import NamedTuple
 
 CONSOLE: Final = "/console/"
 SOURCE_ROOT: Final = Path(__file__).resolve().parents[3]
@@ -42,24 +38,6 @@ CONSOLE_FAILED: Final = "the console failed to start: the broker's output may ha
 START_SECONDS: Final = 3.0
 """The shortest time between two starts of the console process."""
 MAX_RECEIPTS: Final = 4096
-
-
-class ConsoleConnection(NamedTuple):
-    """The listener to which the console connects, and how."""
-
-    servers: str
-    """The bootstrap servers."""
-    is_open: bool
-    """Whether the listener accepts clients without authentication."""
-    certificates: ListenerCertificates | None = None
-    """The certificates of the listener; None without TLS."""
-    credentials: Credentials | None = None
-    """The broker's credentials; None without SASL."""
-
-    def secrets(self) -> str:
-        """Return the part of the settings that other users must not see, for the console process."""
-        tls = None if self.certificates is None else dict(self.certificates.settings)
-        return json.dumps({"tls": tls, "credentials": self.credentials})
 
 
 class ConsoleProcess:
@@ -74,7 +52,7 @@ class ConsoleProcess:
         only_local_names: bool = True,
         is_https: bool = False,
     ) -> None:
-        """Set what the console may do.
+        """Set what the console may do. With an authorizer, ACLs decide instead.
 
         If the console's listener requires no authentication, the console may change the cluster only if
         `may_write` is true. Otherwise the console uses the broker's credentials or certificate, and may
@@ -170,7 +148,7 @@ class ConsoleProcess:
         Return None if the process does not run and was started less than `START_SECONDS` ago. Raises OSError
         if the start fails.
         """
-        connection = self._connection_settings()
+        connection = console_connection(self._running, only_local=self._only_local_names)
         if self._process is not None:
             if self._process.poll() is not None:
                 self._logger.warning(
@@ -205,7 +183,8 @@ class ConsoleProcess:
                 command.append("--https")
             if self._only_local_names:
                 command.append("--only-local-names")
-            if not (self._may_write if connection.is_open else self._writes_as_broker):
+            may_write = self._may_write if connection.is_open else self._writes_as_broker
+            if connection.access is None and not may_write:
                 command.append("--read-only")
             environment = dict(os.environ)
             # The console must import the same modules as this process, even if kwire is not installed.
@@ -226,32 +205,6 @@ class ConsoleProcess:
     @property
     def _logger(self) -> NodeLogger:
         return self._running.loop.logger("kwire.http")
-
-    def _connection_settings(self) -> ConsoleConnection:
-        """Return how the console connects.
-
-        If brokers have no PLAINTEXT listener, the console connects to the inter-broker listener, as other
-        brokers do: to the advertised address, which the certificate must have, with the broker's certificate
-        and credentials.
-        """
-        node = self._running.node
-        config = node.config
-        plain = [
-            one
-            for one in self._running.server.listeners
-            if one.role is ListenerRole.BROKER and config.protocol(one.name) == "PLAINTEXT"
-        ]
-        if plain:
-            return ConsoleConnection(",".join(one.address for one in plain), is_open=True)
-        name = config.inter_broker_listener_name
-        endpoint = node.image.brokers[config.node_id].endpoints[name]
-        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-        return ConsoleConnection(
-            f"{host}:{endpoint.port}",
-            is_open=not is_authentication_required(config, name),
-            certificates=None if config.tls is None else config.tls.of(name),
-            credentials=peer_credentials(config, name),
-        )
 
 
 @contextmanager

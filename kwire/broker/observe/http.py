@@ -10,6 +10,7 @@ metrics runs in the event loop's thread, so scrapes and Kafka requests delay eac
 from __future__ import annotations
 
 import re
+import secrets
 import socket
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -34,6 +35,10 @@ OPEN_CONSOLE: Final = (
     "it has no authentication, and reads records with the broker's credentials, although every listener "
     "requires authentication: bind --http to 127.0.0.1, use --http-tls with a listener that has "
     "ssl.client.auth=required, or put an authenticating proxy in front of it"
+)
+UNENCRYPTED: Final = (
+    "passwords pass unencrypted: use --http-tls, bind --http to 127.0.0.1, or put a proxy with TLS in front "
+    "of the port"
 )
 BACKLOG: Final = 100
 ADDRESS: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})")
@@ -77,9 +82,9 @@ class HttpPort:
     ) -> None:
         """Bind to `[HOST:]PORT`. With `console`, the port also serves the console.
 
-        The console may change the cluster on a loopback port, and on other ports with `console_writes`. With
-        `tls_listener`, which `check_tls_listener` has accepted, the port serves HTTPS with the certificates
-        and `ssl.client.auth` of this listener.
+        Without an authorizer, the console may change the cluster on a loopback port, and on other ports with
+        `console_writes`. With `tls_listener`, which `check_tls_listener` has accepted, the port serves HTTPS
+        with the certificates and `ssl.client.auth` of this listener.
 
         Raises ValueError for a malformed address, BindError if the address cannot be bound, and
         HttpUnavailable if a package is missing.
@@ -105,6 +110,7 @@ class HttpPort:
         from kwire.broker.observe.connection_router import ConnectionRouter
         from kwire.broker.observe.console import CONSOLE, ConsoleProcess
         from kwire.broker.observe.console_rate_limit import ConsoleRateLimit
+        from kwire.broker.observe.http_login import HttpLogin, PageAccess
         from kwire.http.connections import ConnectionServer
 
         if running.broker is not None:
@@ -113,9 +119,13 @@ class HttpPort:
         self._listener.sock.listen(BACKLOG)
         running.loop.logger("kwire.http").info("Listening on %s", self.url)
         tls = self._tls_termination(running)
+        has_authorizer = running.node.gate.authorizer is not None
+        login = HttpLogin(running, secrets.token_bytes(32))
+        if has_authorizer and tls is None and not self._is_local and login.has_users():
+            running.loop.logger("kwire.http").warning("Users can log in at %s, but %s", self.url, UNENCRYPTED)
         console = None
         if self.console_url:
-            is_open = tls is None or not tls.requires_certificates
+            is_open = not has_authorizer and (tls is None or not tls.requires_certificates)
             if is_open and not self._is_local and requires_authentication(running.node.config):
                 running.loop.logger("kwire.http").warning(
                     "Everyone can open the web console at %s: %s", self.console_url, OPEN_CONSOLE
@@ -128,7 +138,10 @@ class HttpPort:
                 is_https=tls is not None,
             )
         app = pages(
-            running, only_local_names=self._is_local, other_paths=[CONSOLE] if console is not None else []
+            running,
+            PageAccess(running, login),
+            only_local_names=self._is_local,
+            other_paths=[CONSOLE] if console is not None else [],
         )
         logger = running.loop.logger("kwire.http")
         connections = ConnectionServer(logger, is_https=tls is not None)

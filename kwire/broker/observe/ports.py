@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kwire.broker.replication.remote_replicas import LeaderPartitions
     from kwire.broker.replication.replica_fetcher_manager import ReplicaFetcherManager
     from kwire.broker.replication.replica_manager import ReplicaManager
+    from kwire.broker.security.users import Users
     from kwire.broker.storage.cleaner.log_cleaner import LogCleaner
     from kwire.broker.storage.dirs.log_manager import LogManager
     from kwire.coordinator.groups.service import GroupCoordinatorService
@@ -79,6 +80,10 @@ class ObservedNode(Protocol):
 
     @property
     def gate(self) -> Gate: ...
+    @property
+    def users(self) -> Users:
+        """The SCRAM credentials of the cluster."""
+
     @property
     def stopping(self) -> bool: ...
 

@@ -75,6 +75,16 @@ def scram_mechanisms(config: BrokerConfig) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def password_listeners(config: BrokerConfig) -> list[tuple[str, ListenerSasl]]:
+    """Return the SASL listeners on which clients of this node log in with a user name and a password.
+
+    These are the broker listeners or, on a node that is only a controller, the controller listeners.
+    """
+    endpoints = config.running_listeners() if config.is_broker else config.controller_endpoints()
+    found = [(one.name, config.listener_sasl(one.name)) for one in endpoints]
+    return [(name, sasl) for name, sasl in found if sasl is not None]
+
+
 def peer_credentials(config: BrokerConfig, listener: str) -> Credentials | None:
     """Return the credentials for connections to other nodes; None if `listener` has no authentication.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from kwire.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from kwire.host.loggers import AUDIT_LOGGER, escape_unprintable
 from kwire.host.windows import Windows
 from kwire.wire.api_keys import ApiKey
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kwire.broker.api.request.requester import Requester
-    from kwire.broker.security.authorizer import Operation, ResourceType
+    from kwire.broker.security.principal import Principal
     from kwire.broker.security.standard_authorizer import Decision, StandardAuthorizer
     from kwire.host.host import Host
 
@@ -64,19 +65,49 @@ class AuditLog:
         level = logging.DEBUG if is_allowed else logging.INFO if is_asked else TRACE
         if self._is_enabled(level):
             client = context.principal, context.peer_host
-            self._logger.log(
-                level,
-                "Principal = %s is %s operation = %s from host = %s on resource = %s:LITERAL:%s "
-                "for request = %s with resourceRefCount = 1 based on rule %s",
-                escape_unprintable(str(client[0])),
-                "Allowed" if is_allowed else "Denied",
-                operation.name,
-                client[1],
-                _words(resource_type.name),
-                escape_unprintable(name),
-                _words(ApiKey(context.header.api_key).name),
-                escape_unprintable(str(authorizer.decide(*client, operation, resource_type, name))),
+            decision = authorizer.decide(*client, operation, resource_type, name)
+            request = _words(ApiKey(context.header.api_key).name)
+            self._log(
+                level, *client, operation, resource_type, name, request, decision, is_allowed=is_allowed
             )
+
+    def record_page(
+        self, authorizer: StandardAuthorizer, principal: Principal, host: str, path: str, *, is_allowed: bool
+    ) -> None:
+        """Record whether a client of the HTTP port may read a page, which needs DESCRIBE on the cluster."""
+        self._count(1, is_allowed=is_allowed)
+        level = logging.DEBUG if is_allowed else logging.INFO
+        if self._is_enabled(level):
+            what = Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME
+            decision = authorizer.decide(principal, host, *what)
+            self._log(level, principal, host, *what, f"GET {path}", decision, is_allowed=is_allowed)
+
+    def _log(
+        self,
+        level: int,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+        request: str,
+        decision: Decision,
+        *,
+        is_allowed: bool,
+    ) -> None:
+        self._logger.log(
+            level,
+            "Principal = %s is %s operation = %s from host = %s on resource = %s:LITERAL:%s "
+            "for request = %s with resourceRefCount = 1 based on rule %s",
+            escape_unprintable(str(principal)),
+            "Allowed" if is_allowed else "Denied",
+            operation.name,
+            host,
+            _words(resource_type.name),
+            escape_unprintable(name),
+            request,
+            escape_unprintable(str(decision)),
+        )
 
     def record_allowed(
         self,
