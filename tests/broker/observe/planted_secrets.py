@@ -187,10 +187,10 @@ class ObservedProcess:
             raise AssertionError(self.log_path.read_text())
         *self.ports, self.http_port = map(int, served)
 
-    def get(self, path: str, headers: dict[str, str]) -> bytes:
+    def get(self, path: str, headers: dict[str, str], status: int = 200) -> bytes:
         url = f"http://127.0.0.1:{self.http_port}{path}"
         response = httpx.get(url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
-        assert response.status_code == 200, response.text
+        assert response.status_code == status, response.text
         return response.content
 
     def files(self) -> dict[str, bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import ssl
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ TOPIC, BROKER = 2, 4
 DELETE, APPEND = 1, 2
 ITERATIONS = 4096
 CONSOLE_PAGES = ("/console/", "/console/configs", "/console/cluster", "/console/groups", "/console/topics/t")
+DENIED_TO_BOB = ("/metrics", "/console/topics/t")
 OWN_TLS, OWN_SASL = "listener.name.tls.", "listener.name.sasl.plain."
 JAAS = (f'{PLAIN_MODULE} required user_more="%s";', f"{PLAIN_MODULE} required user_more=%s;")
 MALFORMED_JAAS = (
@@ -123,6 +125,8 @@ def scene(tmp_path: Path) -> Scene:
         "listener.name.controller.plain.sasl.jaas.config": f"{PLAIN_MODULE} required "
         f'username="node" password="{passwords["node"]}" {users};',
         "listener.name.controller.scram-sha-256.sasl.jaas.config": f"{SCRAM_MODULE} required;",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:node;User:alice",
         "delegation.token.secret.key": secrets.text("delegation.token.secret.key"),
         "config.providers": "file,env",
         "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
@@ -150,9 +154,7 @@ def test_no_secret_is_shown(scene: Scene) -> None:
             use_tokens(scene, process)
             send_malformed(scene, process)
             for path in ("/metrics", *CONSOLE_PAGES):
-                shown[f"{log_format} {path}"] = process.get(
-                    path, {"Authorization": f"Bearer {scene.secrets.text(path)}"}
-                )
+                shown |= {f"{log_format} {name}": text for name, text in log_in(scene, process, path)}
             describe(scene, process)
         finally:
             process.kill()
@@ -289,6 +291,7 @@ def authenticate(scene: Scene, process: ObservedProcess) -> None:
     )
     scram = SCRAM_MECHANISMS[SCRAM_SHA_256]
     password, salt = secret("a SCRAM password"), rng.randbytes(24)
+    passwords["bob"] = password
     salted = scene.secrets.add("a salted password", scram.salt_password(password, salt, ITERATIONS))
     credential = scram.credential(salt, ITERATIONS, salted)
     scene.secrets.add("a stored key", credential.stored_key)
@@ -320,6 +323,35 @@ def authenticate(scene: Scene, process: ObservedProcess) -> None:
             client.call(2, SaslAuthenticateRequest(auth_bytes=token.encode()))
     with KafkaClient(sasl) as client:
         client.call(2, SaslAuthenticateRequest(auth_bytes=secret("a token before the handshake").encode()))
+
+
+def log_in(scene: Scene, process: ObservedProcess, path: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the responses for a page, with valid, wrong and malformed logins."""
+    secret = scene.secrets.text
+
+    def basic(username: str, password: str) -> str:
+        return f"Basic {b64encode(f'{username}:{password}'.encode()).decode()}"
+
+    yield f"{path} without a login", process.get(path, {})
+    for name, status, authorization in (
+        ("PLAIN", 200, basic("alice", scene.passwords["alice"])),
+        ("SCRAM", 403 if path in DENIED_TO_BOB else 200, basic("bob", scene.passwords["bob"])),
+        ("a wrong password", 401, basic("alice", secret(f"a wrong password for {path}"))),
+        ("a wrong SCRAM password", 401, basic("bob", secret(f"a wrong SCRAM password for {path}"))),
+        ("an unknown user", 401, basic("nobody", secret(f"a password of nobody for {path}"))),
+        ("a password as the name", 401, basic(secret(f"a name for {path}"), "x")),
+        ("a control character", 401, basic("alice", secret(f"a control character for {path}") + "\1")),
+        ("another scheme", 401, f"Bearer {secret(f'a token for {path}')}"),
+        ("no base64", 401, f"Basic {secret(f'not base64 for {path}')}!"),
+        ("a long header", 401, basic("alice", secret(f"a long password for {path}") + "x" * 5000)),
+    ):
+        yield f"{path} with {name}", process.get(path, {"Authorization": authorization}, status)
+    malformed = secret(f"a malformed header line for {path}")
+    for line in (f"Authorization: Basic {malformed}\x01", f"Authorization {malformed}", f" {malformed}"):
+        request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{line}\r\n\r\n"
+        with KafkaClient(process.http_port) as client:
+            client.send_all(request.encode())
+            yield f"{path} with the line {line[:16]}", client.received
 
 
 def use_tokens(scene: Scene, process: ObservedProcess) -> None:
