@@ -209,13 +209,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--console",
         action="store_true",
         help="serve the web console at /console/ of the HTTP port, which is 127.0.0.1:8080 unless --http is "
-        "given; KWIRE_CONSOLE=true does the same",
+        "given; with an authorizer, users log in with their SASL passwords; KWIRE_CONSOLE=true does the same",
     )
     parser.add_argument(
         "--console-writes",
         action="store_true",
         help="let everyone who can reach the console produce and reset offsets, even if the HTTP port is not "
-        "on loopback",
+        "on loopback; no effect with an authorizer, whose ACLs decide",
     )
     parser.add_argument(
         "--accept-unprotected",

@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kwire.broker.config import BrokerConfig, ConfigError, ListenerEndpoint, load
+from kwire.broker.config.authorizer import authorizer_settings
 from kwire.broker.config.protection import UNPROTECTED, Unprotected
 from kwire.broker.config.tls import TLS_PROTOCOLS
 from kwire.broker.net.listeners import own_host_name
 from kwire.broker.net.store_files import RealStoreFiles
 from kwire.broker.security.settings import (
     listener_security,
+    password_listeners,
     peer_credentials,
     requires_authentication,
     requires_certificates,
@@ -211,13 +213,23 @@ def _sasl_findings(config: BrokerConfig) -> Iterator[Finding]:
 
 
 def console_findings(config: BrokerConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check whether a console that the environment configures gives access that the listeners do not give."""
+    """Check whether a console that the environment configures protects records and passwords.
+
+    With an authorizer, its users log in. Otherwise it may give access that the listeners do not give.
+    """
     where = environ.get("KWIRE_HTTP", "")
     host = where.rpartition(":")[0].strip("[]")
     listener = environ.get("KWIRE_HTTP_TLS", "")
     is_closed = bool(listener) and requires_certificates(config, listener)
     is_open = host and not host.startswith(LOOPBACK) and not is_closed
-    if is_open and environ.get("KWIRE_CONSOLE") == "true" and requires_authentication(config):
+    if authorizer_settings(config.static_settings) is not None:
+        if host and not host.startswith(LOOPBACK) and not listener and password_listeners(config):
+            yield warning(
+                _CONFIGURATION,
+                f"users log in at the HTTP port {where} (KWIRE_HTTP) with unencrypted passwords",
+                "set KWIRE_HTTP_TLS to a listener with TLS, use 127.0.0.1, or put a proxy with TLS in front",
+            )
+    elif is_open and environ.get("KWIRE_CONSOLE") == "true" and requires_authentication(config):
         yield warning(
             _CONFIGURATION,
             f"the console at {where} (KWIRE_HTTP) requires no authentication, while every listener does",

@@ -195,6 +195,24 @@ def test_open_console_beside_authenticated_listeners_is_reported(
 
 
 @pytest.mark.parametrize(
+    ("address", "http_tls", "is_reported"),
+    [("0.0.0.0:8080", "", True), ("0.0.0.0:8080", "SSL", False), ("8080", "", False), ("", "", False)],
+)
+def test_unencrypted_logins_at_the_http_port_are_reported(
+    address: str, http_tls: str, is_reported: bool
+) -> None:
+    settings = sasl_settings('username="me" password="mine" user_me="mine"') | {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:me",
+    }
+    for console in ("true", ""):
+        environ = {"KWIRE_HTTP": address, "KWIRE_CONSOLE": console, "KWIRE_HTTP_TLS": http_tls}
+        findings = [finding.message for finding in console_findings(load(None, {}, settings), environ)]
+        reported = f"users log in at the HTTP port {address} (KWIRE_HTTP) with unencrypted passwords"
+        assert findings == [reported] * is_reported
+
+
+@pytest.mark.parametrize(
     ("protocol", "client_auth", "http_tls", "is_reported"),
     [
         ("SSL", "none", "", False),  # clients of the listener do not authenticate either
