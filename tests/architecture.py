@@ -139,6 +139,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.broker.observe": {"starlette", "trio"},
     "kwire.console": {"jinja2", "starlette", "trio"},
     "kwire.cli": {"trio"},
+    "kwire.testing": {"trio"},  # only in tests that run in trio
     "kwire.testing.plugin": {"pytest"},
     "interop.test_peer_connections": {"pytest", "trio"},
     "interop.test_batch_validation": {"pytest"},

@@ -4,6 +4,8 @@
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
         broker.advance(24 * 3600 * 1000)   # a day later
 
+In asyncio and trio, use `async with Broker()`, and await the methods of `broker.aio`.
+
 This module imports quickly. The broker's own modules are imported in its thread on the first start.
 """
 
@@ -13,8 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from kwire.testing.arguments import check_configs, check_delay
+from kwire.testing.awaitable import awaitable
 from kwire.testing.embedded_broker import EmbeddedBroker
-from kwire.testing.embedded_kafka import EmbeddedKafka
+from kwire.testing.embedded_kafka import AioEmbeddedKafka, EmbeddedKafka
+from kwire.testing.event_loop import blocking
 from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.testing.tls import Tls, parse_tls
 from kwire.testing.users import check_listeners, check_users
@@ -36,6 +40,8 @@ class Broker(EmbeddedKafka):
 
     It has all methods of `Kafka`.
     """
+
+    _variable = "broker"
 
     def __init__(
         self,
@@ -89,6 +95,11 @@ class Broker(EmbeddedKafka):
         """The faults to inject into requests of clients."""
 
     @property
+    def aio(self) -> AioBroker:
+        """The methods of this object, to be awaited in asyncio or trio."""
+        return AioBroker(self)
+
+    @property
     def bootstrap_servers(self) -> str:
         """The host:port of each listener, separated by commas.
 
@@ -108,6 +119,7 @@ class Broker(EmbeddedKafka):
         """Whether the broker has started, and has neither stopped nor failed since."""
         return self._embedded.is_running
 
+    @blocking
     def start(self) -> None:
         """Start the broker, and return when it serves requests.
 
@@ -123,6 +135,7 @@ class Broker(EmbeddedKafka):
             self.stop()
             raise
 
+    @blocking
     def stop(self) -> None:
         """Shut the broker down cleanly. Does nothing if the broker is not running.
 
@@ -132,12 +145,14 @@ class Broker(EmbeddedKafka):
         self._users_created = False
         self._embedded.stop()
 
+    @blocking
     def restart(self) -> None:
         """Shut the broker down cleanly, and start it again at the same address with its data."""
         self.close()
         self._embedded.shut_down()
         self.start()
 
+    @blocking
     def crash(self) -> None:
         """End the broker as if its process were killed: no response, no flush, no clean shutdown.
 
@@ -146,6 +161,7 @@ class Broker(EmbeddedKafka):
         self.close()
         self._embedded.crash()
 
+    @blocking
     def hang(self) -> None:
         """Suspend the broker until `resume`, like a stopped process (SIGSTOP): connections stay open."""
         self._embedded.hang()
@@ -166,6 +182,7 @@ class Broker(EmbeddedKafka):
         """Make writes succeed again."""
         self._embedded.set_disk_full(False)
 
+    @blocking
     def advance(self, delay_ms: int) -> None:
         """Move the broker's clock forward by `delay_ms`, and run each timer at its own time.
 
@@ -210,6 +227,19 @@ class Broker(EmbeddedKafka):
     def _sleep(self, seconds: float) -> None:
         self._embedded.check_alive()  # its error says more than a timeout
         super()._sleep(seconds)
+
+
+class AioBroker(AioEmbeddedKafka):
+    """The methods of `Broker`, for `await`."""
+
+    restart = awaitable(Broker.restart, completes=True)
+    crash = awaitable(Broker.crash, completes=True)
+    hang = awaitable(Broker.hang, completes=True)
+    resume = awaitable(Broker.resume, completes=True)
+    fill_disk = awaitable(Broker.fill_disk, completes=True)
+    free_disk = awaitable(Broker.free_disk, completes=True)
+    advance = awaitable(Broker.advance)
+    denials = awaitable(Broker.denials)
 
 
 def _class_of(process: str) -> type[EmbeddedBroker | ChildBroker]:

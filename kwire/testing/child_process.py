@@ -30,6 +30,7 @@ import pickle
 import sys
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from os import environ
 from typing import Any
 
@@ -42,6 +43,7 @@ from kwire.host.system_time import sleep
 from kwire.testing.child_frames import Call, Result, drain, encode_call, join_error, receive
 from kwire.testing.green_threads import green_sleep
 from kwire.testing.temporary_directory import new_directory
+from kwire.testing.thread_call import check_cancelled, in_call
 
 CHILD_ITSELF = 0
 """The handle of the child process in calls."""
@@ -69,6 +71,8 @@ inherited descriptors: libraries of the test may have left their sockets inherit
 """
 GREEN_SLEEP_SECONDS = 0.001
 POLL_SECONDS = 0.001
+CANCEL_SECONDS = 0.05
+"""The interval at which a call checks that it was not cancelled."""
 RECEIPT_SECONDS = 0.05
 """The time after which a process that waits for the child process checks that it is alive."""
 SHOWN_LINES = 10
@@ -325,7 +329,7 @@ def _socket_above_standard_error(sock: _socket.socket) -> _socket.socket:
 def _reader(connection: _socket.socket) -> Any:
     sleep = green_sleep()
     if sleep is None:
-        return connection.recv
+        return partial(_read_until_cancelled, connection) if in_call() else connection.recv
 
     def read(size: int) -> bytes:
         while True:
@@ -335,6 +339,19 @@ def _reader(connection: _socket.socket) -> Any:
                 sleep(GREEN_SLEEP_SECONDS)
 
     return read
+
+
+def _read_until_cancelled(connection: _socket.socket, size: int) -> bytes:
+    """Receive bytes. Raises CallCancelled soon after the task that awaits the call was cancelled."""
+    connection.settimeout(CANCEL_SECONDS)
+    try:
+        while True:
+            try:
+                return connection.recv(size)
+            except TimeoutError:
+                check_cancelled()
+    finally:
+        connection.settimeout(None)
 
 
 def _wanted_log_level() -> int:

@@ -316,7 +316,7 @@ class ServedClient(Kafka):
         bootstrap = embedded.client_bootstrap if properties else embedded.node_bootstrap
         super().__init__(bootstrap, timeout_s=timeout_s, properties=properties)
         self._embedded = embedded
-        self._caller: Connection | None = None
+        self._calling = threading.local()
 
     def execute(self, caller: Connection, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of the `BlockingClient`."""
@@ -331,12 +331,11 @@ class ServedClient(Kafka):
         kwargs: dict[str, Any],
         client: kwire.testing.blocking_client.BlockingClient,
     ) -> Any:
-        self._caller = caller
+        self._calling.caller = caller  # each caller has a thread of its own
         found = getattr(client, method)(*args, **kwargs)
         return list(found) if isinstance(found, Iterator) else found
 
     def _sleep(self, seconds: float) -> None:
         self._embedded.check_alive()
-        assert self._caller is not None
-        self._caller.check_open()
+        self._calling.caller.check_open()
         super()._sleep(seconds)

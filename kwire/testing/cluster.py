@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from kwire.host.system_time import monotonic
 from kwire.testing.arguments import check_configs, check_delay, check_number, check_size, check_text
+from kwire.testing.awaitable import awaitable
 from kwire.testing.broker import Broker
 from kwire.testing.embedded_broker import EmbeddedBroker
-from kwire.testing.embedded_kafka import EmbeddedKafka
+from kwire.testing.embedded_kafka import AioEmbeddedKafka, EmbeddedKafka
+from kwire.testing.event_loop import blocking
 from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.testing.lookup_table import LookupTable
 from kwire.testing.one_shot_event import OneShotEvent
@@ -129,6 +131,8 @@ class _ClusterBroker(Broker):
 class Cluster(EmbeddedKafka):
     """Several brokers in this process. It has all methods of `Kafka`."""
 
+    _variable = "cluster"
+
     def __init__(
         self,
         size: int = 3,
@@ -163,10 +167,16 @@ class Cluster(EmbeddedKafka):
         self._links: BrokerLinks | None = None
 
     @property
+    def aio(self) -> AioCluster:
+        """The methods of this object, to be awaited in asyncio or trio."""
+        return AioCluster(self)
+
+    @property
     def bootstrap_servers(self) -> str:
         """The host:port of every broker, separated by commas, including brokers that are down."""
         return _addresses(self._ports)
 
+    @blocking
     def start(self) -> None:
         """Start all brokers, and return when they serve requests. Raises the first error of a broker."""
         if self.brokers:
@@ -180,6 +190,7 @@ class Cluster(EmbeddedKafka):
             self.stop()
             raise
 
+    @blocking
     def stop(self) -> None:
         """End all brokers at once as if they were killed, so that no leadership moves."""
         self.close()
@@ -191,17 +202,20 @@ class Cluster(EmbeddedKafka):
             self._users_created = False
             self._reserved.release()
 
+    @blocking
     def leader(self, topic: str, partition: int = 0) -> Broker:
         """Return the leader of a partition. Raises LookupError if there is no such partition."""
         check_text("topic", topic)
         check_number("partition", partition)
         return self.brokers[self._call(lambda client: client.leader(topic, partition))]
 
+    @blocking
     def coordinator(self, group: str) -> Broker:
         """Return the coordinator of a group."""
         check_text("group", group)
         return self.brokers[self._call(lambda client: client.coordinator(group))]
 
+    @blocking
     def move_leader(self, topic: str, to: int, partition: int = 0) -> None:
         """Make broker `to` the leader of a partition, and return when it is the leader.
 
@@ -213,6 +227,7 @@ class Cluster(EmbeddedKafka):
         check_number("to", to)
         self._call(lambda client: client.move_leader(topic, partition, to))
 
+    @blocking
     def advance(self, delay_ms: int) -> None:
         """Move the clocks of all brokers forward by `delay_ms`, as `Broker.advance` does for one broker.
 
@@ -325,6 +340,27 @@ class Cluster(EmbeddedKafka):
             self.brokers[node_id] = _ClusterBroker(
                 node_id, self._links, settings, directory, self._users, self._acls, self._certificates
             )
+
+
+class AioCluster(AioEmbeddedKafka):
+    """The methods of `Cluster`, for `await`."""
+
+    def __init__(self, target: Cluster) -> None:
+        """Create the methods of one cluster."""
+        super().__init__(target)
+        self._cluster = target
+
+    leader = awaitable(Cluster.leader)
+    coordinator = awaitable(Cluster.coordinator)
+    move_leader = awaitable(Cluster.move_leader)
+    advance = awaitable(Cluster.advance)
+    disconnect = awaitable(Cluster.disconnect, completes=True)
+    isolate = awaitable(Cluster.isolate, completes=True)
+    heal = awaitable(Cluster.heal, completes=True)
+
+    def outages(self, seed: int) -> Outages:
+        """Return a context manager for `async with`, during which brokers fail one at a time."""
+        return self._cluster.outages(seed)
 
 
 def _addresses(ports: Mapping[int, int]) -> str:

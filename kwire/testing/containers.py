@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kwire.testing.arguments import check_text
 from kwire.testing.broker import Broker, Process
+from kwire.testing.event_loop import may_block
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -180,7 +181,8 @@ class KafkaContainer:
         broker = Broker(self._settings(), process=self._process)
         if self.cluster_id is not None:
             broker._embedded.set_cluster_id(self.cluster_id)
-        broker.start()
+        with may_block():  # like the start of a container
+            broker.start()
         self._broker = broker
         return self
 
@@ -188,7 +190,8 @@ class KafkaContainer:
         """Stop the broker and remove its data. The arguments have no effect."""
         broker, self._broker = self._broker, None
         if broker is not None:
-            broker.stop()
+            with may_block():
+                broker.stop()
 
     def reload(self) -> None:
         """Do nothing: there is no container state to load."""

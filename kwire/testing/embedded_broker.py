@@ -17,6 +17,7 @@ from kwire.testing.faults import Faults
 from kwire.testing.one_shot_event import OneShotEvent
 from kwire.testing.recorder import Recorder
 from kwire.testing.reservations import Reservations
+from kwire.testing.thread_call import check_cancelled
 from kwire.testing.users import NODE_LISTENER, client_protocol, listener_settings
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ class EmbeddedBroker:
         self._disk_space.is_full = is_full
 
     def advance(
-        self, delay_ms: int, check: Callable[[], None] = lambda: None, *, internode_clock: bool = True
+        self, delay_ms: int, check: Callable[[], None] = check_cancelled, *, internode_clock: bool = True
     ) -> None:
         """Move the clock forward, and return when everything that became due is done.
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from kwire.testing.acl import Acl, check_acls
 from kwire.testing.arguments import check_names, check_number
-from kwire.testing.kafka import Kafka
+from kwire.testing.awaitable import awaitable
+from kwire.testing.event_loop import blocking, check_with_statement
+from kwire.testing.kafka import AioKafka, Kafka
 from kwire.testing.lookup_table import describe_choice
 from kwire.testing.tls import Certificates, Defect, Tls, check_defect
 from kwire.testing.users import SUPER_USER, ClientConfig, check_acl_clients, client_protocol, with_authorizer
@@ -53,6 +55,9 @@ class EmbeddedKafka(Kafka):
         self._users_created = False
 
     def __enter__(self) -> Self:
+        __tracebackhide__ = True
+        name = self._variable
+        check_with_statement(f"{name.capitalize()}(...) as {name}")
         self.start()
         return self
 
@@ -60,6 +65,20 @@ class EmbeddedKafka(Kafka):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.aio.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aio.stop()
+
+    @property
+    def aio(self) -> AioEmbeddedKafka:
+        """The methods of this object, to be awaited in asyncio or trio."""
+        return AioEmbeddedKafka(self)
 
     @abstractmethod
     def start(self) -> None:
@@ -107,6 +126,7 @@ class EmbeddedKafka(Kafka):
             raise LookupError(f"there is no mechanism {mechanism!r}: use one of {', '.join(MECHANISMS)}")
         return ClientConfig(self.bootstrap_servers, name, self._users[name], mechanism, tls=tls)
 
+    @blocking
     def create_token(
         self,
         owner: str | None = None,
@@ -131,12 +151,14 @@ class EmbeddedKafka(Kafka):
         made = self._call_as(login.java, lambda client: client.create_token(renewers, max_lifetime_ms))
         return login._replace(username=made.id, password=made.password, mechanism=mechanism, is_token=True)
 
+    @blocking
     def tokens(self) -> list[Token]:
         """Return all delegation tokens, oldest first."""
         return self._call(lambda client: client.tokens())
 
     # --- authorization
 
+    @blocking
     def set_acls(self, acls: Sequence[Acl]) -> None:
         """Replace all ACLs, and return when all brokers that respond apply them.
 
@@ -219,3 +241,14 @@ class EmbeddedKafka(Kafka):
     @abstractmethod
     def _directory(self) -> str | None:
         """Return the data directory, or None if it is temporary and does not exist."""
+
+
+class AioEmbeddedKafka(AioKafka):
+    """The methods of `EmbeddedKafka`, for `await`."""
+
+    start = awaitable(EmbeddedKafka.start, completes=True, undo="stop")
+    stop = awaitable(EmbeddedKafka.stop, completes=True)
+    client_config = awaitable(EmbeddedKafka.client_config)
+    create_token = awaitable(EmbeddedKafka.create_token)
+    tokens = awaitable(EmbeddedKafka.tokens)
+    set_acls = awaitable(EmbeddedKafka.set_acls)

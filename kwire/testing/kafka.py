@@ -7,9 +7,13 @@
         assert [record.value for record in kafka.records(orders, count=2)] == [b"first", b"second"]
         kafka.wait_until(lambda: kafka.lag("billing", orders) == 0)
 
-A `Broker` and a `Cluster` have the same methods. All methods block, and can be called from any thread. An
-asynchronous test calls them with `asyncio.to_thread` or `anyio.to_thread.run_sync`. The client that sends the
-requests is imported on first use.
+A `Broker` and a `Cluster` have the same methods. All methods block, and can be called from any thread. In
+asyncio and trio, `aio` has the same methods for `await`:
+
+    async with Kafka("127.0.0.1:9092") as kafka:
+        orders = await kafka.aio.new_topic("orders")
+
+The client that sends the requests is imported on first use.
 
 All methods that send requests raise ApiError, with Kafka's error code, if a broker returns an error. They
 raise OSError if no broker can be reached in time, and SecurityMismatch if the security protocol is wrong.
@@ -17,17 +21,18 @@ raise OSError if no broker can be reached in time, and SecurityMismatch if the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from itertools import count as counting
-from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar, overload
 
-from kwire.host.system_os import os
-from kwire.host.system_time import libc_time_ns, monotonic, sleep
+from kwire.host.system_time import libc_time_ns, monotonic
 from kwire.testing.arguments import check_configs, check_number, check_seconds, check_text
-from kwire.testing.green_threads import green_sleep
+from kwire.testing.awaitable import awaitable, call_in_thread, sleep
+from kwire.testing.client_pool import ClientPool
+from kwire.testing.event_loop import blocking, blocks_event_loop, is_coroutine_function
 from kwire.testing.lookup_table import LookupTable
 from kwire.testing.results import Group, Record, TopicPartition
+from kwire.testing.thread_call import CallThreads, check_cancelled, pause
 from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
@@ -47,6 +52,9 @@ MAX_RECORDS_SHOWN = 10
 class Kafka:
     """A client of one Kafka cluster, with the methods that tests need."""
 
+    _variable: ClassVar[str] = "kafka"
+    """The name of a variable with this object, for messages."""
+
     def __init__(
         self,
         bootstrap_servers: str,
@@ -64,10 +72,9 @@ class Kafka:
         self._bootstrap_servers = bootstrap_servers
         self._properties = dict(properties or {})
         self._timeout_s = timeout_s
-        self._lock = Lock()
-        self._client: BlockingClient | None = None
-        self._client_pid = 0
-        """The process that opened the connections of `_client`."""
+        self._clients = ClientPool(self._new_client)
+        self._threads = CallThreads()
+        """The threads of calls by `aio`."""
         self._numbers = counting(1)
 
     def __enter__(self) -> Self:
@@ -78,12 +85,22 @@ class Kafka:
     ) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aio.close()
+
+    @property
+    def aio(self) -> AioKafka:
+        """The methods of this object, to be awaited in asyncio or trio."""
+        return AioKafka(self)
+
     def close(self) -> None:
         """Close the connections. The next call opens new ones."""
-        with self._lock:
-            client, self._client = self._client, None
-            if client is not None:
-                client.close()
+        self._clients.close()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -92,10 +109,12 @@ class Kafka:
 
     # --- topics
 
+    @blocking
     def topics(self) -> list[str]:
         """Return the names of all topics except internal ones, sorted."""
         return self._call(lambda client: client.topics())
 
+    @blocking
     def create_topic(
         self,
         name: str,
@@ -116,6 +135,7 @@ class Kafka:
         self._call(lambda client: client.create_topic(name, partitions, replication_factor, configs))
         return name
 
+    @blocking
     def new_topic(
         self,
         prefix: str = "topic",
@@ -141,6 +161,7 @@ class Kafka:
 
     # --- records
 
+    @blocking
     def produce(
         self,
         topic: str,
@@ -169,6 +190,7 @@ class Kafka:
             lambda client: client.produce(topic, partition, encoded, _bytes(key), with_headers, at_ms)
         )
 
+    @blocking
     def records(
         self,
         topic: str,
@@ -229,6 +251,7 @@ class Kafka:
             )
         )
 
+    @blocking
     def end_offsets(self, topic: str) -> dict[int, int]:
         """Return the high watermark of each partition, which is the end offset that consumers see."""
         check_text("topic", topic)
@@ -238,12 +261,14 @@ class Kafka:
 
     # --- groups
 
+    @blocking
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """Return the offsets that a group has committed, by partition."""
         check_text("group", group)
         found = LookupTable(self._call(lambda client: client.committed(group)))
         return found.named(f"committed offset of group {group} for")
 
+    @blocking
     def lag(self, group: str, topic: str) -> int:
         """Return the lag of a group on a topic: end offset minus committed offset, over all partitions.
 
@@ -253,6 +278,7 @@ class Kafka:
         check_text("topic", topic)
         return self._call(lambda client: client.lag(group, topic))
 
+    @blocking
     def group(self, name: str) -> Group:
         """Return the state of a classic or consumer group, with its members and their assignments."""
         check_text("name", name)
@@ -260,6 +286,7 @@ class Kafka:
 
     # --- waiting
 
+    @blocking
     def wait_until(
         self, condition: Callable[[], T], *, timeout_s: float | None = None, description: str | None = None
     ) -> T:
@@ -281,24 +308,83 @@ class Kafka:
         return libc_time_ns() // 1_000_000
 
     def _call(self, operation: Callable[[BlockingClient], T]) -> T:
-        with self._lock:
-            if self._client is not None and self._client_pid != os.getpid():
-                # After a fork, parent and child share the sockets, and their responses would mix.
-                self._client.close()
-                self._client = None
-            if self._client is None:
-                from kwire.client.security import parse_security
-                from kwire.testing.blocking_client import BlockingClient
+        __tracebackhide__ = True
+        check_cancelled()
+        return self._clients.call(operation)
 
-                security = parse_security(self._client_properties())
-                servers = self._own_bootstrap_servers()
-                self._client = BlockingClient(servers, self._timeout_s, self._sleep, security)
-                self._client_pid = os.getpid()
-            return operation(self._client)
+    def _new_client(self) -> BlockingClient:
+        from kwire.client.security import parse_security
+        from kwire.testing.blocking_client import BlockingClient
+
+        security = parse_security(self._client_properties())
+        return BlockingClient(self._own_bootstrap_servers(), self._timeout_s, self._sleep, security)
 
     def _sleep(self, seconds: float) -> None:
         """Sleep before a retry. An exception ends the retries."""
-        (green_sleep() or sleep)(seconds)
+        pause(seconds)
+
+
+class AioKafka:
+    """The methods of `Kafka`, for `await`."""
+
+    def __init__(self, target: Kafka) -> None:
+        """Create the methods of one object."""
+        self._target = target
+        self._threads = target._threads
+
+    close = awaitable(Kafka.close, completes=True)
+    topics = awaitable(Kafka.topics)
+    create_topic = awaitable(Kafka.create_topic)
+    new_topic = awaitable(Kafka.new_topic)
+    new_name = awaitable(Kafka.new_name)
+    produce = awaitable(Kafka.produce)
+    records = awaitable(Kafka.records)
+    end_offsets = awaitable(Kafka.end_offsets)
+    committed = awaitable(Kafka.committed)
+    lag = awaitable(Kafka.lag)
+    group = awaitable(Kafka.group)
+
+    @overload
+    async def wait_until(
+        self,
+        condition: Callable[[], Awaitable[T]],
+        *,
+        timeout_s: float | None = None,
+        description: str | None = None,
+    ) -> T: ...
+
+    @overload
+    async def wait_until(
+        self, condition: Callable[[], T], *, timeout_s: float | None = None, description: str | None = None
+    ) -> T: ...
+
+    async def wait_until(
+        self,
+        condition: Callable[[], object],
+        *,
+        timeout_s: float | None = None,
+        description: str | None = None,
+    ) -> object:
+        """Call `condition` until its result is true, and return that result, as `Kafka.wait_until` does.
+
+        An async function is awaited in this task. Any other function is called in a thread, so that it may
+        call the blocking methods of this object.
+        """
+        __tracebackhide__ = True
+        timeout_s = self._target._timeout_s if timeout_s is None else timeout_s
+        deadline = monotonic() + timeout_s
+        while True:
+            if is_coroutine_function(condition):
+                last = condition()
+            else:
+                last = await call_in_thread(self._threads, condition)
+            if isinstance(last, Awaitable):
+                last = await last
+            if last:
+                return last
+            if monotonic() >= deadline:
+                raise _unmet(condition, timeout_s, description, last)
+            await sleep(POLL_SECONDS)
 
 
 def wait_until(
@@ -306,19 +392,35 @@ def wait_until(
 ) -> T:
     """Call `condition` about 50 times per second until its result is true, and return that result.
 
-    Raises AssertionError, which contains `description` and the last result, after `timeout_s`.
+    Raises AssertionError, which contains `description` and the last result, after `timeout_s`. Raises
+    TypeError if the condition is an async function.
     """
     __tracebackhide__ = True
+    if blocks_event_loop():
+        raise RuntimeError(
+            "wait_until() would block the running event loop: use `await broker.aio.wait_until(...)` of a "
+            "Broker, Cluster or Kafka"
+        )
     last: list[T] = []
 
     def holds() -> bool:
         last[:] = [condition()]
+        if isinstance(last[0], Awaitable):
+            if isinstance(last[0], Coroutine):
+                last[0].close()
+            raise TypeError("the condition is an async function: use `await broker.aio.wait_until(...)`")
         return bool(last[0])
 
     if not _poll_until(holds, timeout_s):
-        awaited = description or getattr(condition, "__name__", "").replace("<lambda>", "") or "the condition"
-        raise AssertionError(f"waited {timeout_s:g} s for {awaited}, last result: {last[0]!r}")
+        raise _unmet(condition, timeout_s, description, last[0])
     return last[0]
+
+
+def _unmet(
+    condition: Callable[[], object], timeout_s: float, description: str | None, last: object
+) -> AssertionError:
+    awaited = description or getattr(condition, "__name__", "").replace("<lambda>", "") or "the condition"
+    return AssertionError(f"waited {timeout_s:g} s for {awaited}, last result: {last!r}")
 
 
 def _poll_until(holds: Callable[[], bool], timeout_s: float) -> bool:
@@ -326,7 +428,7 @@ def _poll_until(holds: Callable[[], bool], timeout_s: float) -> bool:
     while not holds():
         if monotonic() >= deadline:
             return False
-        (green_sleep() or sleep)(POLL_SECONDS)
+        pause(POLL_SECONDS)
     return True
 
 

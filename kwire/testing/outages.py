@@ -5,10 +5,14 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kwire.host.system_time import monotonic
+from kwire.testing.awaitable import call_in_thread
 from kwire.testing.broker import Broker
+from kwire.testing.event_loop import check_with_statement
+from kwire.testing.thread_call import CallThreads
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -45,6 +49,8 @@ class Outages:
         return f"outages with seed {self._seed}: {'; '.join(self._events) or 'none yet'}"
 
     def __enter__(self) -> Self:
+        __tracebackhide__ = True
+        check_with_statement("cluster.outages(...)")
         self._thread.start()
         return self
 
@@ -61,6 +67,17 @@ class Outages:
             error.add_note(repr(self))
         elif self._failure is not None:
             raise self._failure
+
+    async def __aenter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for the current outage to end, as `__exit__` does."""
+        end = partial(self.__exit__, kind, error, trace)
+        await call_in_thread(CallThreads(), end, completes=True)
 
     def _run(self) -> None:
         try:

@@ -64,10 +64,10 @@ async def test_page_reconnects_if_the_kept_connection_was_closed(
     for path, said in (("/", "kept 1 1 60"), ("/topics/kept", "0 60"), ("/topics/kept/0", "value 59")):
         assert said in await pages.page(path)
         made = connections(own_broker)
-        own_broker.advance(IDLE_MS)
+        await own_broker.aio.advance(IDLE_MS)
         assert said in await pages.page(path)
         assert connections(own_broker) == made + 1
-        own_broker.restart()
+        await own_broker.aio.restart()
         assert said in await pages.page(path)
         assert connections(own_broker) == made + 2
 
@@ -88,9 +88,9 @@ async def test_page_with_a_lost_response_is_rendered_again(pages: ConsoleClient,
 
 async def test_stopped_broker_is_reported(pages: ConsoleClient, own_broker: Broker) -> None:
     await pages.page("/topics/kept/0")
-    own_broker.crash()
+    await own_broker.aio.crash()
     assert "no broker is reachable" in await pages.page("/topics/kept/0", 502)
-    own_broker.start()
+    await own_broker.aio.start()
     assert "value 59" in await pages.page("/topics/kept/0")
 
 
@@ -98,7 +98,7 @@ async def test_form_is_sent_once(pages: ConsoleClient, own_broker: Broker) -> No
     await pages.page("/topics/kept")
     fault = own_broker.faults.drop_response("Produce")
     await pages.submit("/topics/kept/messages", value="sent", partition="0")
-    assert [one.value for one in own_broker.records("kept", offset=60)] == [b"sent"]
+    assert [one.value for one in await own_broker.aio.records("kept", offset=60)] == [b"sent"]
     assert fault.is_over
 
 

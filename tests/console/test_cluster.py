@@ -142,13 +142,13 @@ async def test_log_page_of_a_remote_replica_has_no_segments(
 
 
 async def test_pages_work_with_a_stopped_broker() -> None:
-    with Cluster(3) as cluster:
-        topic = cluster.new_topic("left", partitions=3)
+    async with Cluster(3) as cluster:
+        topic = await cluster.aio.new_topic("left", partitions=3)
         for partition in range(3):
-            cluster.produce(topic, "x", partition=partition)
+            await cluster.aio.produce(topic, "x", partition=partition)
         place = ConsoleSettings(cluster.bootstrap_servers, 1, (), may_write=False)
         async with run_console(place) as console:
-            cluster.brokers[2].crash()
+            await cluster.brokers[2].aio.crash()
             before = await console.page(f"/topics/{topic}")
             assert "2 not in sync" in before or "Broker 2 did not respond" in before
             with trio.fail_after(30):

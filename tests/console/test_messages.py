@@ -136,13 +136,13 @@ async def test_produced_message_is_shown(console: ConsoleClient, admin: AdminCli
     assert place == "/topics/typed/1/0?written=1"
     page = await console.page(place)
     assert "The message was written" in page
-    (record,) = broker.records("typed")
+    (record,) = await broker.aio.records("typed")
     assert (record.partition, record.key, record.value) == (1, b"k", b"two\nlines")
     assert list(record.headers) == [("a", b"1"), ("b", b"x=y")]
     place = await console.submit("/topics/typed/messages", key="00ff", key_form="hex", null="1")
     number = partition_for_key(b"\x00\xff", 2)
     assert place.startswith(f"/topics/typed/{number}/")
-    assert [one.value for one in broker.records("typed") if one.key == b"\x00\xff"] == [None]
+    assert [one.value for one in await broker.aio.records("typed") if one.key == b"\x00\xff"] == [None]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ async def test_invalid_message_is_an_error(
     response = await console.send("/topics/refused/messages", **fields)
     assert response.status_code == 400
     assert message in response.text.replace("&#39;", "'")
-    assert broker.records("refused") == []
+    assert await broker.aio.records("refused") == []
 
 
 async def test_record_refused_by_the_broker_is_a_bad_request(

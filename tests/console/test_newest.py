@@ -159,7 +159,7 @@ async def test_pages_from_the_end_show_every_message_once(
         producer.flush(10)
         if number < 11:
             producer.abort_transaction(10) if draw.random() < 0.5 else producer.commit_transaction(10)
-    ends = broker.end_offsets(topic)
+    ends = await broker.aio.end_offsets(topic)
     for partition in range(2):
         # The transaction markers are between the messages that consumers read.
         shown = await walk_messages(console, topic, partition)

@@ -45,8 +45,8 @@ async def search(console: ConsoleClient, topic: str, key: str = "mine", form: st
         assert len(pages) < 500, path
 
 
-def expected(broker: Broker, topic: str, key: bytes = b"mine") -> list[tuple[int, int]]:
-    return sorted((one.partition, one.offset) for one in broker.records(topic) if one.key == key)
+async def expected(broker: Broker, topic: str, key: bytes = b"mine") -> list[tuple[int, int]]:
+    return sorted((one.partition, one.offset) for one in await broker.aio.records(topic) if one.key == key)
 
 
 async def test_key_is_found_in_every_partition(
@@ -59,7 +59,7 @@ async def test_key_is_found_in_every_partition(
     producer.produce("custom", "text", b"\x00\xff", partition=3)
     producer.flush(10)
     found = await search(console, "custom")
-    assert sorted(found.matches) == expected(broker, "custom")
+    assert sorted(found.matches) == await expected(broker, "custom")
     assert {partition for partition, _ in found.matches} == set(range(5))
     assert len(found.pages) == 1
     assert "Searched all 5 partitions." in found.pages[0]
@@ -95,7 +95,7 @@ async def test_key_is_found_after_the_number_of_partitions_has_grown(
     producer.produce("grown", "after", key, partition=partition_for_key(key.encode(), 7))
     producer.flush(10)
     found = await search(console, "grown", key)
-    assert sorted(found.matches) == expected(broker, "grown", key.encode())
+    assert sorted(found.matches) == await expected(broker, "grown", key.encode())
     assert len(found.matches) == 2
 
 
@@ -115,7 +115,7 @@ async def test_each_page_is_bounded_and_the_search_continues(
         broker.bootstrap_servers, 1, (str(broker.log_dir),) if local else (), may_write=False
     )
     async with run_console(settings) as console:
-        all_matches = expected(broker, topic)
+        all_matches = await expected(broker, topic)
         assert len(all_matches) > 50, "several pages, since a page has 50 messages"
         plain = await search(console, topic)
         assert sorted(plain.matches) == all_matches
@@ -204,10 +204,10 @@ async def test_transactions_and_markers_in_the_search(
 
 
 async def test_partition_without_a_leader_is_named_and_the_others_are_searched() -> None:
-    with Cluster(3) as cluster:
-        topic = cluster.new_topic("alone", partitions=6, replication_factor=1)
+    async with Cluster(3) as cluster:
+        topic = await cluster.aio.new_topic("alone", partitions=6, replication_factor=1)
         for partition in range(6):
-            cluster.produce(topic, "x", key="mine", partition=partition)
+            await cluster.aio.produce(topic, "x", key="mine", partition=partition)
         async with run_console(ConsoleSettings(cluster.bootstrap_servers, 1, (), may_write=False)) as console:
             whole = await search(console, topic)
             assert len(whole.matches) == 6
@@ -218,7 +218,7 @@ async def test_partition_without_a_leader_is_named_and_the_others_are_searched()
                 )
             }
             assert set(leaders.values()) == {1, 2, 3}
-            cluster.brokers[2].crash()
+            await cluster.brokers[2].aio.crash()
             found = await search(console, topic)
         lost = {int(partition) for partition, leader in leaders.items() if leader == 2}
         assert lost

@@ -47,7 +47,7 @@ async def test_cross_site_form_is_refused(
     response = await console.http.post(WRITE, data={"token": token, "value": "evil"}, headers=headers)
     assert response.status_code == 403
     assert sentence in text_of(response.text)
-    assert broker.records("mine") == []
+    assert await broker.aio.records("mine") == []
 
 
 async def test_slow_form_times_out(console: ConsoleClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ async def test_malformed_form_is_refused(console: ConsoleClient, broker: Broker)
         headers = {**OWN, "content-type": content_type}
         response = await console.http.post(WRITE, content=content, headers=headers)
         assert response.status_code == 400, text_of(response.text)
-    assert broker.records("mine") == []
+    assert await broker.aio.records("mine") == []
 
 
 async def test_get_requests_change_nothing(console: ConsoleClient) -> None:
@@ -105,7 +105,7 @@ async def test_read_only_console_has_no_forms_and_refuses_them(broker: Broker) -
         response = await console.http.post(WRITE, data={"token": TOKEN, "value": "x"}, headers=OWN)
         assert response.status_code == 403
         assert "is read-only" in response.text
-    assert broker.records("mine") == []
+    assert await broker.aio.records("mine") == []
 
 
 SCRIPTS = (

@@ -181,7 +181,9 @@ def test_requests_are_recorded_with_the_real_time(
 def test_aiokafka_produces_under_freezegun_with_real_asyncio(broker: Broker) -> None:
     async def send() -> int:
         async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
-            sent = await asyncio.wait_for(producer.send_and_wait(broker.new_topic("orders"), b"order 1"), 15)
+            sent = await asyncio.wait_for(
+                producer.send_and_wait(await broker.aio.new_topic("orders"), b"order 1"), 15
+            )
             offset: int = sent.offset
             return offset
 

@@ -13,6 +13,7 @@ import pytest
 import kwire.testing
 
 KAFKA = """
+    aio
     bootstrap_servers
     close()
     committed(group)

@@ -96,6 +96,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """The number of turns since time last passed."""
         self._violation: Violation | None = None
         """A violation that a callback has raised."""
+        self.is_virtual = True
+        """Makes `kwire.testing.event_loop` permit blocking calls."""
         self.set_task_factory(self._new_task)
         self.set_exception_handler(self._handle_exception)
 
