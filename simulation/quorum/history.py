@@ -127,6 +127,7 @@ class History:
             retry_backoff_ms=20,
             fetch_max_bytes=1 << 20,
             snapshot_max_bytes=1 << 20,
+            missing_rights="",
         )
         disk = DiskLatency(0, 3) if rng.random() < 0.7 else DiskLatency(5, rng.choice([60, 200]))
         speed = rng.choice([1.0, 1.0, 1.0, 0.8, 1.25])

@@ -212,7 +212,5 @@ def test_node_without_rights_says_what_it_needs(caplog: pytest.LogCaptureFixture
     cluster.events.advance(30_000)
     texts = [record.getMessage() for record in caplog.records if NODE_RIGHTS in record.getMessage()]
     assert {text.partition("]")[0] for text in texts} == {"[node 2", "[node 3"}
-    assert all(
-        " User:node, as which this node connects to the listener CONTROLLER, " in one for one in texts
-    )
+    assert all(" User:node, as which this node connects to the listener CONTROLLER, " in one for one in texts)
     assert not cluster.nodes[1].node.image.brokers
