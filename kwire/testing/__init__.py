@@ -8,10 +8,11 @@
         assert broker.records("orders", count=1)[0].value == b"first"
 
 `Broker` runs one broker in the process of the test, and `Cluster` runs several. `Kafka` has the same test
-helpers for any other Kafka cluster. `SimulatedCluster` runs a cluster on virtual time, where a seed decides
+helpers for any other Kafka cluster, and `Proxy` injects faults into the requests of its clients.
+`SimulatedCluster` runs a cluster on virtual time, where a seed decides
 what fails. `History` checks what clients of any Kafka cluster have observed.
 
-`Cluster`, `SimulatedCluster` and `History` are imported on first use.
+`Cluster`, `SimulatedCluster`, `Proxy` and `History` are imported on first use.
 """
 
 import sys
@@ -36,6 +37,7 @@ if TYPE_CHECKING or IS_SUPPORTED:
 if TYPE_CHECKING:
     from kwire.testing.cluster import Cluster
     from kwire.testing.history import History
+    from kwire.testing.proxy.proxy import Proxy
     from kwire.testing.simulated import SimulatedCluster
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "Kafka",
     "ClientConfig",
     "Member",
+    "Proxy",
     "Record",
     "Recorder",
     "SUPER_USER",
@@ -65,6 +68,7 @@ KEPT_MODULES.install()
 _LAZY_IMPORTS = {
     "Cluster": "kwire.testing.cluster",
     "History": "kwire.testing.history",
+    "Proxy": "kwire.testing.proxy.proxy",
     "SimulatedCluster": "kwire.testing.simulated",
 }
 

@@ -60,7 +60,7 @@ class BlockingClient:
         exception of `sleep` ends the retries.
         """
         self._cluster = ClusterClient(
-            [_parse_address(text) for text in bootstrap_servers.split(",")],
+            [parse_address(text) for text in bootstrap_servers.split(",")],
             client_id=CLIENT_ID,
             timeout_seconds=timeout_s,
             retry_seconds=RETRY_SECONDS,
@@ -334,7 +334,8 @@ def _by_topic_partition(offsets: Mapping[tuple[str, int], int]) -> dict[TopicPar
     return {TopicPartition(*one): offset for one, offset in offsets.items()}
 
 
-def _parse_address(text: str) -> Address:
+def parse_address(text: str) -> Address:
+    """Return the host and the port of a bootstrap server. Raises ValueError unless it is host:port."""
     host, _, port = text.strip().rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"bootstrap servers are host:port, not {text!r}")

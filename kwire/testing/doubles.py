@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kwire.host.platform import check_platform
+from kwire.wire.named_tuple import NamedTuple
 
 REMEDY: Final = (
     'use Broker(..., process="child"), or set kwire_process = child in the configuration of pytest'
@@ -29,20 +30,40 @@ C_MODULES: Final = {"_queue": "queue", "_thread": "threading"}
 """Modules in C, and the modules in Python that have their names, too."""
 
 
-def check_doubles() -> None:
+class Subject(NamedTuple):
+    """What runs in a thread of the process of the test."""
+
+    name: str
+    last_imported: str
+    """The module that imports all others of the subject."""
+    remedy: str
+
+
+BROKER: Final = Subject("broker", LAST_IMPORTED, REMEDY)
+PROXY: Final = Subject(
+    "proxy", "kwire.testing.proxy.thread", "start the Proxy before that, or in another process"
+)
+
+
+def check_doubles(subject: Subject = BROKER) -> None:
     """Raise RuntimeError if a broker cannot start or run, because a library has replaced what it needs.
 
     Raises UnsupportedPlatform on systems without a broker.
     """
     check_platform()
-    for message in (*_replaced_threads(), *(_replaced_names() if LAST_IMPORTED not in sys.modules else ())):
-        raise RuntimeError(message)
+    are_imported = subject.last_imported in sys.modules
+    for replaced in (*_replaced_threads(), *(() if are_imported else _replaced_names())):
+        raise RuntimeError(_explain(subject, replaced))
 
 
-def explain_failure(error: BaseException) -> None:
+def explain_failure(error: BaseException, subject: Subject = BROKER) -> None:
     """Raise RuntimeError if a library is the likely cause of the error of a broker that did not start."""
-    for message in _replaced_names():
-        raise RuntimeError(message) from error
+    for replaced in _replaced_names():
+        raise RuntimeError(_explain(subject, replaced)) from error
+
+
+def _explain(subject: Subject, replaced: str) -> str:
+    return f"{replaced}, so a {subject.name} cannot run in the process of the test: {subject.remedy}"
 
 
 def _replaced_threads() -> Iterator[str]:
@@ -65,10 +86,10 @@ def _replaced_names() -> Iterator[str]:
 
 
 def _describe(module: str, found: object, name: str) -> Iterator[str]:
-    """Yield a message if a function or class is not from its module."""
+    """Yield the library that has replaced a function or class, if it is not from its module."""
     home = str(getattr(found, "__module__", None) or type(found).__module__)
     if C_MODULES.get(home, home) != module:
         library = (
             "A library" if found is None else home if home == "unittest.mock" else home.partition(".")[0]
         )
-        yield f"{library} has replaced {name}, so a broker cannot run in the process of the test: {REMEDY}"
+        yield f"{library} has replaced {name}"

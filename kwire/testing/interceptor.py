@@ -31,7 +31,8 @@ from kwire.wire.registry import (
 
 if TYPE_CHECKING:
     from kwire.broker.metadata.image import MetadataImage
-    from kwire.broker.net.running_node import RunningNode
+    from kwire.broker.net.socket_server import SocketServer
+    from kwire.broker.node.base import NodeBase
     from kwire.testing.faults import Fault, Faults
     from kwire.testing.recorder import Recorder
 
@@ -59,14 +60,19 @@ class _PendingResponse:
 
 
 class Interceptor:
-    """A `ServedNode` that forwards to the broker's node. It runs in the thread of the broker's loop."""
+    """A `ServedNode` that forwards to another one. It runs in the thread of the event loop."""
 
-    def __init__(self, running: RunningNode, recorder: Recorder, faults: Faults) -> None:
-        self._server = running.server
-        self._loop = running.loop
-        self._inner = running.server.node
-        self._node = running.node
-        self._image: MetadataImage | None = None
+    def __init__(
+        self, server: SocketServer, recorder: Recorder, faults: Faults, learn_topic_names: Callable[[], None]
+    ) -> None:
+        """Replace the node of a server.
+
+        `learn_topic_names` is called before a request is recorded. It adds new topics to the recorder's names.
+        """
+        self._server = server
+        self._loop = server.loop
+        self._inner = server.node
+        self._learn_topic_names = learn_topic_names
         self._recorder = recorder
         self._faults = faults
         self._pending: list[_PendingResponse] = []
@@ -77,7 +83,7 @@ class Interceptor:
         """
         self._fetched: dict[int, set[tuple[FetchedTopic, int]]] = {}
         """The partitions of the fetch session, by channel id."""
-        running.server.node = self
+        server.node = self
 
     # --- the interface of a node
 
@@ -301,7 +307,16 @@ class Interceptor:
         context.channel.queued_bytes += response_bytes - context.response_bytes
         context.reply, context.response_bytes = reply, response_bytes
 
-    def _learn_topic_names(self) -> None:
+
+class ImageTopics:
+    """The topics in a node's metadata image, for the recorder."""
+
+    def __init__(self, node: NodeBase, recorder: Recorder) -> None:
+        self._node, self._recorder = node, recorder
+        self._image: MetadataImage | None = None
+
+    def learn(self) -> None:
+        """Add the topics of a new image to the recorder's topic names."""
         image = self._node.image
         if image is not self._image:
             self._image = image

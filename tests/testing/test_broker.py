@@ -263,6 +263,7 @@ def test_importing_kwire_testing_does_not_import_the_broker() -> None:
         "kwire.testing.kafka",
         "kwire.testing.kept_modules",
         "kwire.testing.lookup_table",
+        "kwire.testing.loop_thread",
         "kwire.testing.one_shot_event",
         "kwire.testing.recorder",
         "kwire.testing.reservations",

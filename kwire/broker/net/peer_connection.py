@@ -51,6 +51,8 @@ class PeerConnections:
         self.open: dict[int, PeerConnection] = {}
         self._lookups: dict[PeerAddress, list[OnResolved]] = {}
         """The callbacks that wait for the lookup of each host. The first host is being looked up."""
+        self.connection_class = PeerConnection
+        """The class of open connections."""
         self.unresponsive: dict[PeerAddress, SocketAddress] = {}
         """For hosts with several addresses: the last address that did not respond to a connection attempt."""
         self._resolver = Workers(1, self._deliver, retry=loop.retry_soon)
@@ -131,9 +133,14 @@ class OutgoingConnection:
         self._closed = False
         connections.loop.call_soon(self._resolve)
 
-    def send(self, frame: bytes) -> None:
+    @property
+    def connection(self) -> PeerConnection:
+        """The open connection, after the event `opened`."""
         assert self._connection is not None, "a frame before the connection is open"
-        self._connection.send(frame)
+        return self._connection
+
+    def send(self, frame: bytes) -> None:
+        self.connection.send(frame)
 
     def close(self) -> None:
         self._closed = True
@@ -206,7 +213,7 @@ class OutgoingConnection:
                 # The kernel chose the peer's unused port as the local port, so the socket is its own peer.
                 error = errno.ECONNREFUSED
             if not error:
-                self._connection = PeerConnection(
+                self._connection = self._connections.connection_class(
                     self._connections, sock, self._to, self._events, self._listener
                 )
         except OSError as failure:
@@ -338,7 +345,7 @@ class PeerConnection(Receiver):
     def _process(self) -> None:
         """Handle the frames that had to wait, then send the queued data."""
         self._is_dirty = False
-        if self._waiting is not None or self.transport.has_more:
+        if (self._waiting is not None or self.transport.has_more) and not self._is_full():
             self.resume()
         if self.closed:
             return
