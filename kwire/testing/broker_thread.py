@@ -60,7 +60,7 @@ class BrokerThread(LoopThread):
         yield Wait((running.ready,), math.inf)
         running.set_bootstrap()
         topics = ImageTopics(running.node, self._recorder)
-        Interceptor(running.server, self._recorder, self._faults, topics.learn)
+        Interceptor(running.server, self._recorder, self._faults, topics)
         audit_log = running.node.gate.audit_log
         if audit_log is not None:
             audit_log.on_denied = self._denials.record

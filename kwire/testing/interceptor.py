@@ -8,9 +8,9 @@ Requests of other nodes, and of the test itself, are neither recorded nor change
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from kwire.broker.api.request.context import Channel, RequestContext, size_of
 from kwire.broker.storage.file_region import FileRegion
@@ -47,6 +47,19 @@ NODE_CLIENT_ID: Final = re.compile(r"node-\d+-")
 FetchedTopic = tuple[str, Uuid]
 
 
+class Topics(Protocol):
+    """The source of the recorder's topic names."""
+
+    def find_unknown(self, exchange: Exchange, *, is_needed: bool) -> Collection[Uuid]:
+        """Add new topics to the topic names. Return the topic ids in the request for which to call `look_up`.
+
+        Without `is_needed`, the names matter only for Fetch requests, whose sessions are tracked.
+        """
+
+    def look_up(self, channel: Channel, topic_ids: Collection[Uuid], done: Callable[[], None]) -> None:
+        """Look up names, and call `done` even if there are none."""
+
+
 class _PendingResponse:
     """A request that waits for its response."""
 
@@ -62,17 +75,12 @@ class _PendingResponse:
 class Interceptor:
     """A `ServedNode` that forwards to another one. It runs in the thread of the event loop."""
 
-    def __init__(
-        self, server: SocketServer, recorder: Recorder, faults: Faults, learn_topic_names: Callable[[], None]
-    ) -> None:
-        """Replace the node of a server.
-
-        `learn_topic_names` is called before a request is recorded. It adds new topics to the recorder's names.
-        """
+    def __init__(self, server: SocketServer, recorder: Recorder, faults: Faults, topics: Topics) -> None:
+        """Replace the node of a server. `topics` adds new topics to the recorder's topic names."""
         self._server = server
         self._loop = server.loop
         self._inner = server.node
-        self._learn_topic_names = learn_topic_names
+        self._topics = topics
         self._recorder = recorder
         self._faults = faults
         self._pending: list[_PendingResponse] = []
@@ -111,7 +119,12 @@ class Interceptor:
         if _is_from_node(channel, exchange):
             self._forward(channel, frame)
             return
-        self._learn_topic_names()
+        unknown = self._topics.find_unknown(exchange, is_needed=self._faults.any_pending)
+        if unknown:
+            self._held[channel.id] = slot = channel.open_slot(header, self._loop.now_ms())
+            again = partial(self._resume, channel, slot, partial(self.handle_frame, channel, frame))
+            self._topics.look_up(channel, unknown, again)
+            return
         if header.api_key == ApiKey.FETCH:
             self._track_fetch_session(channel, exchange)
         fault = None
@@ -126,7 +139,9 @@ class Interceptor:
         if fault.kind in ("delay", "ignore"):
             self._held[channel.id] = slot = channel.open_slot(header, self._loop.now_ms())
             if fault.kind == "delay":
-                again = partial(self._resume, channel, slot, frame, exchange)
+                again = partial(
+                    self._resume, channel, slot, partial(self._handle, channel, frame, exchange, None)
+                )
                 self._loop.schedule(int(fault.delay_s * 1000), again)
         elif fault.kind == "return_error" and header.api_key != ApiKey.FETCH:
             self._respond_with_error(channel, frame, exchange, ErrorCode(fault.error_code))
@@ -182,15 +197,15 @@ class Interceptor:
         if len(channel.slots) > count:
             self._pending.append(_PendingResponse(channel.slots[-1], exchange, fault))
 
-    def _resume(self, channel: Channel, slot: RequestContext, frame: memoryview, exchange: Exchange) -> None:
-        """Process a request whose delay is over."""
+    def _resume(self, channel: Channel, slot: RequestContext, handle: Callable[[], None]) -> None:
+        """Process a request in the place of its placeholder."""
         if channel.closed or self._held.get(channel.id) is not slot:
             return
         del self._held[channel.id]
         channel.slots.remove(slot)
         connection = self._server.connections[channel.id]
         try:
-            self._handle(channel, frame, exchange, None)
+            handle()
         except WireError as error:
             self._server.refuse(connection, str(error))
             return
@@ -309,18 +324,22 @@ class Interceptor:
 
 
 class ImageTopics:
-    """The topics in a node's metadata image, for the recorder."""
+    """The topics in a node's metadata image, which has all topics."""
 
     def __init__(self, node: NodeBase, recorder: Recorder) -> None:
         self._node, self._recorder = node, recorder
         self._image: MetadataImage | None = None
 
-    def learn(self) -> None:
-        """Add the topics of a new image to the recorder's topic names."""
+    def find_unknown(self, exchange: Exchange, *, is_needed: bool) -> Collection[Uuid]:
+        """Add the topics of a new image to the recorder's topic names. No request has to wait."""
         image = self._node.image
         if image is not self._image:
             self._image = image
             self._recorder.topic_names.update((topic.topic_id, name) for name, topic in image.topics.items())
+        return ()
+
+    def look_up(self, channel: Channel, topic_ids: Collection[Uuid], done: Callable[[], None]) -> None:
+        """Not called."""
 
 
 def _is_from_node(channel: Channel, exchange: Exchange) -> bool:

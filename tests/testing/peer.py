@@ -6,7 +6,7 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from kwire.testing import Broker
+from kwire.testing import Kafka
 from kwire.wire import registry
 from kwire.wire.batch import build
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -18,8 +18,8 @@ TIMEOUT_SECONDS = 10
 class Peer:
     """A connection with a client id."""
 
-    def __init__(self, broker: Broker, client_id: str = "peer") -> None:
-        host, _, port = broker.bootstrap_servers.rpartition(":")
+    def __init__(self, broker: Kafka, client_id: str = "peer") -> None:
+        host, _, port = broker.bootstrap_servers.rpartition(",")[2].rpartition(":")
         self.sock = socket.create_connection((host, int(port)), TIMEOUT_SECONDS)
         self.client_id = client_id
 

@@ -55,9 +55,7 @@ def address_fields(message_class: type[Message], version: int) -> AddressFields:
     id_field = ""
     if {"host", "port"} <= names:
         id_field = next((name for name in ID_FIELDS if name in names), "")
-    inner = [
-        (one.name, address_fields(one.message, version)) for one in fields if one.message is not None
-    ]
+    inner = [(one.name, address_fields(one.message, version)) for one in fields if one.message is not None]
     return AddressFields(id_field, tuple((name, found) for name, found in inner if found))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
 
 from kwire.broker.api.request.context import Channel
 from kwire.broker.net.connection import Connection
@@ -13,10 +13,11 @@ from kwire.broker.net.socket_server import SocketServer
 from kwire.testing.proxy.api_versions import MIN_SASL_HANDSHAKE, offered_versions, unsupported_version
 from kwire.testing.proxy.brokers import Brokers
 from kwire.testing.proxy.responses import convert_response
+from kwire.testing.proxy.topic_names import TopicNames
 from kwire.testing.proxy.upstream import Upstream, UpstreamLink
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import WireError
-from kwire.wire.primitives import Buffer, Region, read_unsigned_varint
+from kwire.wire.primitives import Buffer, Region, Uuid, read_unsigned_varint
 from kwire.wire.registry import (
     API_VERSIONS,
     RequestHeader,
@@ -44,7 +45,8 @@ class ProxyNode:
         self.brokers = Brokers(self.server)
         self.connections = PeerConnections(loop, upstream)
         self.connections.connection_class = UpstreamLink
-        self._recorder = recorder
+        self.topics = TopicNames(recorder.topic_names, self._look_up_topics)
+        """The names of topics, for the interceptor."""
         self._upstreams: dict[int, Upstream] = {}
         """The connections to brokers by channel id."""
         self._held: list[Upstream] = []
@@ -77,9 +79,7 @@ class ProxyNode:
                 raise WireError(_explain_version(header))
             context = channel.open_slot(header, now_ms, len(frame))
             response = unsupported_version()
-            context.complete_encoded(
-                encode_response(ApiKey.API_VERSIONS, 0, header.correlation_id, response)
-            )
+            context.complete_encoded(encode_response(ApiKey.API_VERSIONS, 0, header.correlation_id, response))
             return
         has_response = header.api_key != ApiKey.PRODUCE or _acks(header, frame, position) != 0
         context = channel.open_slot(header, now_ms, len(frame))
@@ -103,7 +103,7 @@ class ProxyNode:
 
     def convert(self, header: RequestHeader, frame: memoryview) -> list[Buffer | Region]:
         """Return the response to send to the client. Raises WireError if it cannot be decoded."""
-        return convert_response(header, frame, self.brokers.local_port, self._recorder.topic_names)
+        return convert_response(header, frame, self.brokers.local_port, self.topics)
 
     def connection_of(self, channel: Channel) -> Connection | None:
         """Return the client's connection, unless it is closed."""
@@ -126,6 +126,11 @@ class ProxyNode:
                 "Further such failures are not logged for a minute",
                 *(upstream.to, reason),
             )
+
+    def _look_up_topics(
+        self, channel: Channel, topic_ids: Collection[Uuid], done: Callable[[Any], None]
+    ) -> None:
+        self._upstreams[channel.id].look_up_topics(topic_ids, done)
 
 
 def _explain_version(header: RequestHeader) -> str:

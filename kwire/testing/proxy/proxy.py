@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from kwire.client.security import Security
-    from kwire.host.host import PeerAddress
     from kwire.testing.proxy.thread import ProxyThread
 
 RETRY_SECONDS = 0.05

@@ -13,7 +13,6 @@ from kwire.broker.net.transport_layer import NewTransportLayer, PlaintextTranspo
 from kwire.host.clock import SystemClock
 from kwire.host.host import PeerAddress
 from kwire.host.system_time import libc_time_ns
-from kwire.testing.direction import do_nothing
 from kwire.testing.interceptor import Interceptor
 from kwire.testing.loop_thread import LoopThread
 from kwire.testing.proxy.node import ProxyNode
@@ -57,7 +56,7 @@ class ProxyThread(LoopThread):
             node = ProxyNode(loop, of_clients, upstream, self._recorder)
             try:
                 self.bootstrap = node.brokers.listen_for_bootstrap(self._servers)
-                Interceptor(node.server, self._recorder, self._faults, do_nothing)
+                Interceptor(node.server, self._recorder, self._faults, node.topics)
                 loop.run_until(self.run_until_end(loop))
             finally:
                 node.server.kill()

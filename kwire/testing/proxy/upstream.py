@@ -11,28 +11,33 @@ the broker stops receiving while the client has not received `MAX_UNSENT_BYTES` 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from kwire.broker.api.request.context import RequestContext
 from kwire.broker.net.peer_connection import PeerConnection, PeerConnections
 from kwire.broker.net.receiver import MAX_UNSENT_BYTES
 from kwire.testing.direction import do_nothing
+from kwire.testing.exchange import CLIENT_ID
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import WireError
-from kwire.wire.registry import RequestHeader
+from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kwire.wire.named_tuple import NamedTuple
+from kwire.wire.registry import RequestHeader, decode_response, encode_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from kwire.broker.api.request.context import Channel
     from kwire.broker.net.connection import Connection
     from kwire.broker.net.peer_link import TransportEvents
     from kwire.host.host import PeerAddress
     from kwire.host.system_socket import Socket
-    from kwire.wire.primitives import Buffer, Region
+    from kwire.wire.primitives import Buffer, Region, Uuid
 
 CONNECT_TIMEOUT_MS: Final = 10_000
 
+LOOKUP: Final = RequestHeader(ApiKey.METADATA, 12, -12, CLIENT_ID, 2)
+"""The header of Metadata requests of the proxy. Version 12 is the first one with topic ids in the request."""
 NO_REQUEST: Final = RequestHeader(ApiKey.API_VERSIONS, 0, 0, None)
 """The header of a slot that only closes the connection."""
 
@@ -80,11 +85,20 @@ class UpstreamLink(PeerConnection):
             self.on_flushed()
 
 
+class TopicLookup(NamedTuple):
+    """A Metadata request of the proxy, in the order of the client's requests."""
+
+    header: RequestHeader
+    done: Callable[[Any], None]
+
+
 class Upstreams(Protocol):
     """What all connections to brokers of a proxy share."""
 
     @property
-    def connections(self) -> PeerConnections: ...
+    def connections(self) -> PeerConnections:
+        """All connections to brokers."""
+
     def convert(self, header: RequestHeader, frame: memoryview) -> list[Buffer | Region]:
         """Return the response to send to the client. Raises WireError."""
 
@@ -107,7 +121,7 @@ class Upstream:
         self.is_held = False
         """Whether the client has to receive responses before further responses are received."""
         self._upstreams = upstreams
-        self._awaiting: deque[RequestContext] = deque()
+        self._awaiting: deque[RequestContext | TopicLookup] = deque()
         """Requests that wait for their response, in order."""
         self._one_way: list[RequestContext] = []
         """Requests without a response whose bytes have not been sent."""
@@ -128,6 +142,19 @@ class Upstream:
             self._awaiting.append(context)
         else:
             self._one_way.append(context)
+        self._send(frame)
+
+    def look_up_topics(self, topic_ids: Collection[Uuid], done: Callable[[Any], None]) -> None:
+        """Send a Metadata request for topics. `done` is not called if the connection is lost."""
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in topic_ids],
+            allow_auto_topic_creation=False,
+        )
+        self._awaiting.append(TopicLookup(LOOKUP, done))
+        frame = encode_request(request, LOOKUP.api_version, LOOKUP.correlation_id, LOOKUP.client_id)
+        self._send(memoryview(frame)[4:])
+
+    def _send(self, frame: memoryview) -> None:
         if self._link is None:
             self._unsent.append(frame)
         else:
@@ -165,6 +192,9 @@ class Upstream:
             self._fail(f"it sent a response with correlation id {correlation_id}, which is not expected")
             return
         context = self._awaiting.popleft()
+        if isinstance(context, TopicLookup):
+            self._looked_up(context, frame)
+            return
         try:
             pieces = self._upstreams.convert(context.header, frame)
         except WireError as error:
@@ -176,6 +206,14 @@ class Upstream:
             self.is_held = True
             self._link.hold()
             self._upstreams.held(self)
+
+    def _looked_up(self, lookup: TopicLookup, frame: memoryview) -> None:
+        try:
+            _, response = decode_response(MetadataResponse, lookup.header.api_version, frame)
+        except WireError as error:
+            self._fail(f"its response to {lookup.header} cannot be decoded: {error}")
+            return
+        lookup.done(response)
 
     def closed(self, reason: str) -> None:
         """Close the client's connection after the responses that have arrived."""
@@ -209,7 +247,7 @@ class Upstream:
         connection = self._upstreams.connection_of(channel)
         if connection is None:
             return
-        pending = [*self._awaiting, *self._one_way]
+        pending = [one for one in self._awaiting if isinstance(one, RequestContext)] + self._one_way
         self._awaiting.clear()
         self._one_way.clear()
         if any(not slot.completed and slot not in pending for slot in channel.slots):
