@@ -102,6 +102,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "interop",
         *WITH_NET,
     },
+    # Puts the proxy of kwire.testing in front of Apache Kafka.
+    "interop.test_proxy": {"interop", "interop.cluster", "kwire.testing"},
     # Compares the validation of batches with that of Apache Kafka's classes, without a broker.
     "interop.test_batch_validation": {"interop", "kwire.wire", "kwire.broker.storage"},
     # Compares the decoder of Avro values with Avro's Java library, without a broker.
