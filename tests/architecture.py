@@ -144,6 +144,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.testing": {"trio"},  # only in tests that run in trio
     "kwire.testing.plugin": {"pytest"},
     "interop.test_peer_connections": {"pytest", "trio"},
+    "interop.test_proxy": {"aiokafka", "confluent_kafka", "kafka", "pytest"},
     "interop.test_batch_validation": {"pytest"},
     "interop.test_avro": {"pyarrow"},
 }

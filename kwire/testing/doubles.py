@@ -40,9 +40,6 @@ class Subject(NamedTuple):
 
 
 BROKER: Final = Subject("broker", LAST_IMPORTED, REMEDY)
-PROXY: Final = Subject(
-    "proxy", "kwire.testing.proxy.thread", "start the Proxy before that, or in another process"
-)
 
 
 def check_doubles(subject: Subject = BROKER) -> None:

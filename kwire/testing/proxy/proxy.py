@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kwire.host.system_time import monotonic
+from kwire.testing.doubles import Subject, check_doubles, explain_failure
 from kwire.testing.exchange import CLIENT_ID
 from kwire.testing.faults import Faults
 from kwire.testing.kafka import TIMEOUT_SECONDS, Kafka
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kwire.testing.proxy.thread import ProxyThread
 
 RETRY_SECONDS = 0.05
+PROXY = Subject("proxy", "kwire.testing.proxy.thread", "start the Proxy before that, or in another process")
 
 
 class Proxy(Kafka):
@@ -90,7 +92,6 @@ class Proxy(Kafka):
         """
         from kwire.client.security import parse_security
         from kwire.testing.blocking_client import parse_address
-        from kwire.testing.doubles import PROXY, check_doubles, explain_failure
 
         check_doubles(PROXY)
         if self.is_running:

@@ -1,9 +1,12 @@
 """The responses of the cluster, with the changes that clients behind a proxy need.
 
 Most responses are forwarded without being decoded. A Produce or Fetch response is decoded if its version can
-contain addresses: then the records stay views of the received bytes, and if there is no address, which is
-the usual case, these bytes are forwarded. So the time for a Fetch response depends on the number of its
-partitions, and not on its size.
+contain addresses: the records stay views of the received bytes. If there is no address, which is the usual
+case, these bytes are forwarded. Addresses in the tagged fields at the end are replaced there, and the bytes
+before them are forwarded. So the time for a Fetch response depends on the number of its partitions, and not
+on its size.
+
+Other changed responses are encoded again, without tagged fields that `kwire.wire` does not declare.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from kwire.testing.proxy.addresses import LocalPort, address_fields, replace_add
 from kwire.testing.proxy.api_versions import narrow_versions
 from kwire.testing.proxy.topic_names import WITH_TOPIC_NAMES, TopicNames
 from kwire.wire.api_keys import ApiKey
-from kwire.wire.errors import ErrorCode
+from kwire.wire.codegen import encode
+from kwire.wire.errors import ErrorCode, WireError
 from kwire.wire.primitives import Buffer, Region
 from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_response, encode_response
+from kwire.wire.schema import Message, fields_of
 
 _SIZE: Final = Struct(">i")
 
@@ -54,9 +59,40 @@ def convert_response(
         narrow_versions(response)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             version = 0  # KIP-511
-    else:
-        if api_key in WITH_TOPIC_NAMES:
-            topics.learn(response)
-        if not replace_addresses(response, address_fields(response_class, version), local_port):
-            return cast("list[Buffer | Region]", unchanged)
-    return encode_response(api_key, version, header.correlation_id, response)
+        return _encode(header, version, response)
+    if api_key in WITH_TOPIC_NAMES:
+        topics.learn(response)
+    fields = address_fields(response_class, version)
+    tags = _encode_tagged_fields(response, version) if _are_all_tagged(response_class, version) else b""
+    if not replace_addresses(response, fields, local_port):
+        return cast("list[Buffer | Region]", unchanged)
+    start = len(frame) - len(tags)
+    if not tags or frame[start:] != tags:  # there is a tagged field that is not declared
+        return _encode(header, version, response)
+    tags = _encode_tagged_fields(response, version)
+    return [_SIZE.pack(start + len(tags)), frame[:start], tags]
+
+
+def _encode(header: RequestHeader, version: int, response: Message) -> list[Buffer | Region]:
+    try:
+        return encode_response(header.api_key, version, header.correlation_id, response)
+    except ValueError as error:
+        raise WireError(f"the changed response cannot be encoded: {error}") from error
+
+
+@cache
+def _are_all_tagged(response_class: type[Message], version: int) -> bool:
+    """Return whether all addresses of a response are in its tagged fields."""
+    id_field, inner = address_fields(response_class, version)
+    tagged = {one.name for one in fields_of(response_class) if version in one.tagged}
+    return not id_field and tagged >= {name for name, _ in inner}
+
+
+def _encode_tagged_fields(response: Message, version: int) -> bytes:
+    """Return the tagged fields of a response, which are its last bytes. Empty if all have their defaults."""
+    tagged = [one.name for one in fields_of(type(response)) if version in one.tagged]
+    values = {name: getattr(response, name) for name in tagged}
+    if not any(values.values()):
+        return b""
+    only_tagged, empty = type(response)(**values), type(response)()
+    return encode(only_tagged, version)[len(encode(empty, version)) - 1 :]

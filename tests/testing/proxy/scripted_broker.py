@@ -34,32 +34,37 @@ class ScriptedBroker:
         self.port: int = self._listener.getsockname()[1]
         self.bootstrap_servers = f"127.0.0.1:{self.port}"
         self.connections: list[socket.socket] = []
+        self._is_closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> ScriptedBroker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._is_closed = True
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # `accept` returns
         self._listener.close()
         self.disconnect()
 
     def disconnect(self) -> None:
         """Close all connections."""
-        while self.connections:
-            connection = self.connections.pop()
+        for connection in [*self.connections]:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
+                if self._is_closed:
+                    connection.close()
+                    return
                 self.connections.append(connection)
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with suppress(OSError), connection.makefile("rb") as received:
+        with connection, suppress(OSError), connection.makefile("rb") as received:
             while size := received.read(4):
                 frame = memoryview(received.read(int.from_bytes(size, "big")))
                 header, position = decode_request_header(frame)
@@ -67,8 +72,6 @@ class ScriptedBroker:
                 self.bodies.append(bytes(frame[position:]))
                 response = self._response(header, frame[position:])
                 if response is None:
-                    connection.shutdown(socket.SHUT_RDWR)
-                    connection.close()
                     return
                 correlation_id = header.correlation_id + self.correlation_offset
                 if isinstance(response, bytes):

@@ -54,7 +54,8 @@ def replaced(message: Any, version: int) -> bool:
         assert (host, port) == (f"kafka-{broker_id}", 9000 + broker_id)
         return 50_000 + broker_id
 
-    return replace_addresses(message, address_fields(type(message), version), local_port)
+    message_class: type[Message] = type(message)
+    return replace_addresses(message, address_fields(message_class, version), local_port)
 
 
 def test_addresses_are_replaced_at_any_depth() -> None:

@@ -101,7 +101,7 @@ def test_ignored_request_does_not_reach_the_broker_or_delay_stop(upstream: Broke
     assert time.monotonic() - began < 5, "stop waited for the client"
 
 
-UNKNOWN_ID = (7).to_bytes(16, "big")
+UNKNOWN_ID = Uuid((7).to_bytes(16, "big"))
 
 
 def produce_by_id(topic_id: Uuid) -> ProduceRequest:
