@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import subprocess
 import sys
@@ -286,13 +287,9 @@ def test_importing_the_proxy_does_not_import_its_event_loop() -> None:
 
 
 def test_replaced_threads_are_refused(upstream: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    import select
+    def start_new_thread() -> None:
+        """Stand for the function of a library with threads of its own."""
 
-    class Replaced:
-        """A poller of another library."""
-
-    for poller in ("epoll", "kqueue"):
-        if hasattr(select, poller):
-            monkeypatch.setattr(select, poller, Replaced)
+    monkeypatch.setattr(_thread, "start_new_thread", start_new_thread)
     with pytest.raises(RuntimeError, match="so a proxy cannot run in the process of the test: start the"):
         Proxy(upstream.bootstrap_servers).start()
