@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kwire.testing.recorder import Recorder
 
 MAX_CONNECTIONS: Final = 1_000
-"""The largest number of connections of clients. Above it, the least recently used one is closed."""
+"""The largest number of connections of clients. Further connections wait until others close."""
 MAX_RESPONSE_BYTES: Final = 256 << 20
 NEVER: Final = -1
 
