@@ -23,6 +23,14 @@ def check_seconds(name: str, value: object) -> None:
         raise TypeError(f"{name} is a number of seconds, not {value!r:.100}")
 
 
+def check_limit(name: str, value: object) -> None:
+    """Raise TypeError unless the argument `name` is an int, and ValueError if it is less than 1."""
+    if not isinstance(value, int):
+        raise TypeError(f"{name} is a whole number, not {value!r:.100}")
+    if value < 1:
+        raise ValueError(f"{name}={value}: pass 1 or more")
+
+
 def check_delay(delay_ms: object) -> None:
     """Raise TypeError unless the delay is an int, and ValueError if it is negative."""
     if not isinstance(delay_ms, int):

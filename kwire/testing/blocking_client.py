@@ -19,7 +19,7 @@ from kwire.client.security import PLAINTEXT, Security
 from kwire.host.system_time import sleep
 from kwire.testing.acl import Acl
 from kwire.testing.exchange import CLIENT_ID
-from kwire.testing.results import Group, Headers, Member, Record, Token, TopicPartition
+from kwire.testing.results import Group, Headers, Member, Record, Token, TopicContents, TopicPartition
 from kwire.wire.batch import Record as StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.messages.alter_partition_reassignments import (
@@ -34,11 +34,18 @@ from kwire.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from kwire.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from kwire.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from kwire.wire.messages.list_offsets import EARLIEST, LATEST
 from kwire.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 RETRY_SECONDS: Final = 0.02
+TOPIC_RESOURCE: Final = 2
+"""The type of a topic in DescribeConfigs."""
 DEAD: Final = "Dead"
 """The state of a group that does not exist."""
 UNKNOWN_GROUP_ERRORS: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
@@ -149,6 +156,20 @@ class BlockingClient:
                             *one, stored.offset, stored.timestamp, stored.key, stored.value, stored.headers
                         )
                 before, position = position, reader.positions[one]
+
+    def topic_contents(self, topic: str) -> TopicContents:
+        """Return all records that a read_committed consumer can read. Does not wait for the topic."""
+        found = list(self.records(topic, None, 0, committed=True, topic_within_s=0))
+        partitions = self._cluster.retry(lambda: self._partitions(topic), 0)
+        starts = _by_topic_partition(find_offsets(self._cluster, dict.fromkeys(partitions, EARLIEST)))
+        resource = DescribeConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=["cleanup.policy"]
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        [result] = self._cluster.retry(lambda: self._cluster.send(request, DescribeConfigsResponse)).results
+        raise_for_code(result.error_code, result.error_message, f"topic {topic}")
+        is_compacted = any("compact" in (one.value or "") for one in result.configs)
+        return TopicContents(found, starts, is_compacted)
 
     def end_offsets(
         self, topic: str, *, committed: bool = False, topic_within_s: float | None = None

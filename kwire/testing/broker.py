@@ -20,6 +20,7 @@ from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.testing.embedded_kafka import AioEmbeddedKafka, EmbeddedKafka
 from kwire.testing.event_loop import blocking
 from kwire.testing.kafka import TIMEOUT_SECONDS
+from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES
 from kwire.testing.tls import Tls, parse_tls
 from kwire.testing.users import check_listeners, check_users
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from kwire.testing.acl import Acl, Denial
     from kwire.testing.blocking_client import BlockingClient
     from kwire.testing.child_broker import ChildBroker
+    from kwire.testing.recorder import Recorder
 
 T = TypeVar("T")
 Process = Literal["thread", "child"]
@@ -54,6 +56,8 @@ class Broker(EmbeddedKafka):
         sync: bool | None = None,
         timeout_s: float = TIMEOUT_SECONDS,
         process: Process = "thread",
+        max_recorded_requests: int = MAX_EXCHANGES,
+        max_recorded_bytes: int = MAX_BYTES,
     ) -> None:
         """Configure a broker; `start`, or a `with` statement, starts it.
 
@@ -75,6 +79,9 @@ class Broker(EmbeddedKafka):
         With `process="child"` the broker runs in a child process, which all such brokers of this process
         share. There it does not notice what a test does to its process: frozen time, a fake file system,
         replaced sockets, gevent.
+
+        `requests` keeps the last `max_recorded_requests` requests, and at most `max_recorded_bytes` of
+        requests and responses. It does not keep responses longer than 1/64 of `max_recorded_bytes`.
         """
         check_configs(overrides)
         options = parse_tls(tls)
@@ -88,9 +95,12 @@ class Broker(EmbeddedKafka):
             tls=self._tls_settings(),
             log_dir=None if log_dir is None else str(log_dir),
             syncs=log_dir is not None if sync is None else sync,
+            max_recorded_requests=max_recorded_requests,
+            max_recorded_bytes=max_recorded_bytes,
         )
         self.requests = self._embedded.requests
         """The requests of clients, with their responses."""
+        self.requests.source = self
         self.faults = self._embedded.faults
         """The faults to inject into requests of clients."""
 
@@ -201,6 +211,9 @@ class Broker(EmbeddedKafka):
         Repeated requests are returned once. `since_s` is a time in seconds since 1970.
         """
         return self._embedded.denials(since_s)
+
+    def _recorders(self) -> list[Recorder]:
+        return [self.requests]
 
     def _own_bootstrap_servers(self) -> str:
         return self._embedded.node_bootstrap if self._has_defect else self.bootstrap_servers

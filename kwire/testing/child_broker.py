@@ -11,6 +11,7 @@ from kwire.testing.child_process import CHILD_ITSELF, CHILD_PROCESSES, ChildDied
 from kwire.testing.child_recorder import ChildRecorder
 from kwire.testing.embedded_broker import DIRECTORY_KEYS
 from kwire.testing.faults import Fault, FaultCount, Faults, SeededFault
+from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,8 @@ class ChildBroker:
         tls: Mapping[str, str],
         log_dir: str | None,
         syncs: bool,
+        max_recorded_requests: int = MAX_EXCHANGES,
+        max_recorded_bytes: int = MAX_BYTES,
     ) -> None:
         """Set up without starting. The arguments are those of `EmbeddedBroker`."""
         self._settings = {
@@ -41,13 +44,18 @@ class ChildBroker:
             "tls": tls,
             "log_dir": None if log_dir is None else _absolute_paths(log_dir),
             "syncs": syncs,
+            "max_recorded_requests": max_recorded_requests,
+            "max_recorded_bytes": max_recorded_bytes,
         }
         self._configured_log_dir = log_dir
         self._owner = os.getpid()
         self._process: ChildProcess | None = None
         self._handle = 0
         self.requests = ChildRecorder(
-            lambda *args: self._call("read_requests", *args), lambda: self._call("clear_requests")
+            lambda *args: self._call("read_requests", *args),
+            lambda: self._call("clear_requests"),
+            max_recorded_requests,
+            max_recorded_bytes,
         )
         self.faults = ChildFaults(self._call)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from kwire.testing.exchange import Exchange, Result, TopicNames
-from kwire.testing.recorder import Recorder
+from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES, Recorder
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.primitives import Uuid
 from kwire.wire.registry import RequestHeader
@@ -22,6 +22,7 @@ class ExchangeCopy(NamedTuple):
     header: RequestHeader
     body: bytes
     fault: str
+    connection: int
     fetched_partitions: frozenset[tuple[str, int]] | None
     result: Result | None
 
@@ -77,6 +78,7 @@ class ChildExchange(Exchange):
     def __init__(self, copy: ExchangeCopy, names: TopicNames, refresh: Callable[[], None]) -> None:
         super().__init__(copy.received_at_s, copy.header, memoryview(copy.body), names)
         self.fault = copy.fault
+        self.connection = copy.connection
         self.fetched_partitions = copy.fetched_partitions
         self._result = copy.result
         self._refresh = refresh
@@ -96,10 +98,14 @@ class ChildRecorder(Recorder):
     """The recorder of a broker in a child process."""
 
     def __init__(
-        self, read: Callable[[int, list[int], int], RecorderChanges], clear: Callable[[], None]
+        self,
+        read: Callable[[int, list[int], int], RecorderChanges],
+        clear: Callable[[], None],
+        max_requests: int = MAX_EXCHANGES,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
         """Create a recorder that reads its changes with `read` (see `RecorderFeed.read`)."""
-        super().__init__()
+        super().__init__(max_requests, max_bytes)
         self._read, self._clear = read, clear
         self._next_number = 0
         self._pending: WeakValueDictionary[int, ChildExchange] = WeakValueDictionary()
@@ -113,6 +119,8 @@ class ChildRecorder(Recorder):
         """Drop all recorded exchanges."""
         self._clear()
         self._refresh()
+        with self._lock:
+            self._cleared_at = self._first_number
 
     def forget(self) -> None:
         """Drop all copies, because the broker is a new one."""
@@ -120,7 +128,7 @@ class ChildRecorder(Recorder):
             self._exchanges.clear()
             self._pending.clear()
             self.topic_names.clear()
-            self._first_number = self._next_number = 0
+            self._first_number = self._next_number = self._cleared_at = 0
 
     def _refresh(self) -> None:
         # Several threads may do this at once. The lock is not held during the call: under gevent, the thread
@@ -138,6 +146,9 @@ class ChildRecorder(Recorder):
             while self._exchanges and self._first_number < changes.first:
                 self._exchanges.popleft()
                 self._first_number += 1
+            if not self._exchanges:
+                self._first_number = max(self._first_number, changes.first)
+                self._next_number = max(self._next_number, changes.first)
 
     def _add(self, number: int, copy: ExchangeCopy) -> None:
         exchange = ChildExchange(copy, self.topic_names, self._refresh)
@@ -156,6 +167,7 @@ def _copy(exchange: Exchange) -> ExchangeCopy:
         exchange.header,
         bytes(exchange.body),
         exchange.fault,
+        exchange.connection,
         exchange.fetched_partitions,
         exchange.result(),
     )

@@ -21,7 +21,14 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kwire.host.system_time import monotonic
-from kwire.testing.arguments import check_configs, check_delay, check_number, check_size, check_text
+from kwire.testing.arguments import (
+    check_configs,
+    check_delay,
+    check_limit,
+    check_number,
+    check_size,
+    check_text,
+)
 from kwire.testing.awaitable import awaitable
 from kwire.testing.broker import Broker
 from kwire.testing.embedded_broker import EmbeddedBroker
@@ -31,6 +38,7 @@ from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.testing.lookup_table import LookupTable
 from kwire.testing.one_shot_event import OneShotEvent
 from kwire.testing.outages import Outages
+from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES
 from kwire.testing.reservations import Reservations
 from kwire.testing.tls import Certificates, Tls, parse_tls
 from kwire.testing.users import (
@@ -46,6 +54,7 @@ if TYPE_CHECKING:
     from kwire.testing.acl import Acl
     from kwire.testing.blocking_client import BlockingClient
     from kwire.testing.broker_links import BrokerLinks
+    from kwire.testing.recorder import Recorder
 
 T = TypeVar("T")
 
@@ -79,8 +88,15 @@ class _ClusterBroker(Broker):
         users: dict[str, str],
         acls: list[Acl] | None,
         certificates: Certificates | None,
+        limits: tuple[int, int],
     ) -> None:
-        super().__init__(overrides, log_dir=log_dir, sync=False)
+        super().__init__(
+            overrides,
+            log_dir=log_dir,
+            sync=False,
+            max_recorded_requests=limits[0],
+            max_recorded_bytes=limits[1],
+        )
         self._node_id, self._links = node_id, links
         self._users, self._users_created = users, True  # the cluster creates the users
         self._acls, self._certificates = acls, certificates
@@ -143,11 +159,13 @@ class Cluster(EmbeddedKafka):
         acls: Sequence[Acl] | None = None,
         log_dir: str | os.PathLike[str] | None = None,
         timeout_s: float = TIMEOUT_SECONDS,
+        max_recorded_requests: int = MAX_EXCHANGES,
+        max_recorded_bytes: int = MAX_BYTES,
     ) -> None:
         """Configure a cluster; `start`, or a `with` statement, starts it.
 
         `overrides` are Kafka's broker configs, for all brokers. Data in `log_dir` is kept, and never synced.
-        `users`, `tls` and `acls` work as in `Broker`; the brokers do not authenticate to each other, and
+        X
         connect to each other without TLS.
         """
         check_size(size)
@@ -161,6 +179,9 @@ class Cluster(EmbeddedKafka):
         self.brokers = _no_brokers()
         """All brokers by id, from 1 on, including crashed ones. Empty while the cluster is not running."""
         self._size = size
+        check_limit("max_recorded_requests", max_recorded_requests)
+        check_limit("max_recorded_bytes", max_recorded_bytes)
+        self._limits = max_recorded_requests, max_recorded_bytes
         self._overrides = dict(overrides or {})
         self._ports: dict[int, int] = {}
         self._node_ports: dict[int, int] = {}
@@ -245,6 +266,10 @@ class Cluster(EmbeddedKafka):
                 _in_parallel(partial(node.advance_clock, step_ms, internode_clock=True) for node in nodes)
         _in_parallel(partial(node.advance_clock, rest_ms, internode_clock=False) for node in nodes)
         _in_parallel(node.settle for node in nodes if node.is_responsive)
+
+    def _recorders(self) -> list[Recorder]:
+        self._check_running()
+        return [broker.requests for broker in self.brokers.values()]
 
     def _own_bootstrap_servers(self) -> str:
         return _addresses(self._node_ports) if self._has_defect else self.bootstrap_servers
@@ -338,8 +363,16 @@ class Cluster(EmbeddedKafka):
             directory = os.path.join(self.log_dir, str(node_id))
             format_directory(directory, cluster_id, {key: str(value) for key, value in settings.items()})
             self.brokers[node_id] = _ClusterBroker(
-                node_id, self._links, settings, directory, self._users, self._acls, self._certificates
+                node_id,
+                self._links,
+                settings,
+                directory,
+                self._users,
+                self._acls,
+                self._certificates,
+                self._limits,
             )
+            self.brokers[node_id].requests.source = self
 
 
 class AioCluster(AioEmbeddedKafka):

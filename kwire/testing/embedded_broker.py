@@ -15,7 +15,7 @@ from kwire.testing.denials import Denials
 from kwire.testing.disk_space import DiskSpace
 from kwire.testing.faults import Faults
 from kwire.testing.one_shot_event import OneShotEvent
-from kwire.testing.recorder import Recorder
+from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES, Recorder
 from kwire.testing.reservations import Reservations
 from kwire.testing.thread_call import check_cancelled
 from kwire.testing.users import NODE_LISTENER, client_protocol, listener_settings
@@ -42,9 +42,11 @@ class EmbeddedBroker:
         tls: Mapping[str, str],
         log_dir: str | None,
         syncs: bool,
+        max_recorded_requests: int = MAX_EXCHANGES,
+        max_recorded_bytes: int = MAX_BYTES,
     ) -> None:
         """Set up without starting. `tls` are the broker configs of a TLS listener for clients, if any."""
-        self.requests = Recorder()
+        self.requests = Recorder(max_recorded_requests, max_recorded_bytes)
         self.faults = Faults()
         self._denials = Denials()
         self.clock: Clock | None = None

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from kwire.testing.blocking_client import BlockingClient
+    from kwire.testing.history import History
+    from kwire.testing.recorder import Recorder
     from kwire.testing.results import Token
 
 T = TypeVar("T")
@@ -224,6 +226,21 @@ class EmbeddedKafka(Kafka):
         if self._acls is not None:
             self.set_acls(self._acls)
         self._users_created = True
+
+    # --- requests
+
+    def history(self) -> History:
+        """Return the history that the recorded requests show, with the final records of their topics.
+
+        Call `check` of the result. See `History.of`.
+        """
+        from kwire.testing.history import History
+
+        return History.of(*self._recorders(), kafka=self)
+
+    @abstractmethod
+    def _recorders(self) -> list[Recorder]:
+        """Return the recorders of all brokers."""
 
     # --- data directory
 

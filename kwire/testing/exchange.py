@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from kwire.host.system_time import localtime, strftime
+from kwire.host.system_time import libc_time_ns, localtime, strftime
 from kwire.testing.lookup_table import LookupTable
 from kwire.testing.results import TopicPartition
 from kwire.wire.batch import CorruptBatch, Record, batches, records
@@ -60,6 +60,7 @@ class Result(NamedTuple):
     response: bytes | None
     response_bytes: int
     outcome: str
+    responded_at_s: float = 0.0
 
 
 class Exchange:
@@ -79,6 +80,8 @@ class Exchange:
         """The injected fault, if there is one."""
         self.header = header
         self.body = body
+        self.connection = 0
+        """The number of the client's connection, or 0 if it is not known."""
         self.fetched_partitions: frozenset[tuple[str, int]] | None = None
         """The partitions of a Fetch, including partitions that only its fetch session names."""
         self._names = names
@@ -92,7 +95,13 @@ class Exchange:
         `response` is the response frame including its size prefix, or None if there is no response or if it
         is too long to keep. `response_bytes` is its size in both cases.
         """
-        self._result = Result(duration_ms, response, response_bytes, outcome)
+        now_s = libc_time_ns() / 1_000_000_000
+        self._result = Result(duration_ms, response, response_bytes, outcome, now_s)
+
+    @property
+    def topic_names(self) -> TopicNames:
+        """The names of topics that requests and responses name by id."""
+        return self._names
 
     def result(self) -> Result | None:
         """Return the result, or None while the request is in progress."""
@@ -103,6 +112,12 @@ class Exchange:
         """Empty if a response was sent, else the reason why not. None while the request is in progress."""
         result = self.result()
         return None if result is None else result.outcome
+
+    @property
+    def responded_at_s(self) -> float | None:
+        """The time in seconds since 1970 when the response was complete. None before."""
+        result = self.result()
+        return None if result is None else result.responded_at_s
 
     @property
     def duration_ms(self) -> float:

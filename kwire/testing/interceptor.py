@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from kwire.testing.faults import Fault, Faults
     from kwire.testing.recorder import Recorder
 
-MAX_KEPT_RESPONSE_BYTES: Final = 256 << 10
-"""The size of the longest response whose content is recorded."""
 FULL_FETCH_EPOCHS: Final = -1, 0
 """Session epochs of full fetch requests, which name all partitions. KIP-227."""
 
@@ -89,6 +87,8 @@ class Interceptor:
 
         Placeholders keep the responses in order.
         """
+        self._connections: dict[int, int] = {}
+        """The number of each connection in the recorder, by channel id."""
         self._fetched: dict[int, set[tuple[FetchedTopic, int]]] = {}
         """The partitions of the fetch session, by channel id."""
         server.node = self
@@ -125,6 +125,10 @@ class Interceptor:
             again = partial(self._resume, channel, slot, partial(self.handle_frame, channel, frame))
             self._topics.look_up(channel, unknown, again)
             return
+        connection = self._connections.get(channel.id)
+        if connection is None:
+            connection = self._connections[channel.id] = next(self._recorder.connections)
+        exchange.connection = connection
         if header.api_key == ApiKey.FETCH:
             self._track_fetch_session(channel, exchange)
         fault = None
@@ -172,6 +176,7 @@ class Interceptor:
         """Forget the requests of the channel, and pass the event to the node."""
         self._held.pop(channel.id, None)
         self._fetched.pop(channel.id, None)
+        self._connections.pop(channel.id, None)
         self._inner.channel_closed(channel)
 
     def begin_shutdown(self) -> None:
@@ -270,11 +275,14 @@ class Interceptor:
         if one.fault is not None and not context.channel.closed:
             self._apply_fault(one.fault, context)
         response = None
-        if context.response_bytes <= MAX_KEPT_RESPONSE_BYTES:
+        if context.response_bytes <= self._recorder.max_response_bytes:
             response = join_pieces(context.reply)
-        exchange.complete(
-            duration_ms, response, context.response_bytes, _describe_closed(one.fault, context.response_bytes)
+        outcome = (
+            "the client disconnected"  # before the response, which is not sent
+            if context.channel.closed
+            else _describe_closed(one.fault, context.response_bytes)
         )
+        exchange.complete(duration_ms, response, context.response_bytes, outcome)
         self._recorder.count_response_bytes(len(response or b""))
 
     def _apply_fault(self, fault: Fault, context: RequestContext) -> None:

@@ -50,17 +50,27 @@ DEFAULT_SEEDS = 10
 MARK_USAGE = {
     "kwire_broker": (
         'kwire_broker({"num.partitions": 3}, users={"alice": "secret"}, tls=True, '
-        'acls=[Acl.allow("alice", "READ", topic="*")], process="child")'
+        'acls=[Acl.allow("alice", "READ", topic="*")], process="child", max_recorded_requests=100_000, '
+        "max_recorded_bytes=1 << 30)"
     ),
     "kwire_cluster": (
         'kwire_cluster({"num.partitions": 3}, users={"alice": "secret"}, tls=True, '
-        'acls=[Acl.allow("alice", "READ", topic="*")], size=3)'
+        'acls=[Acl.allow("alice", "READ", topic="*")], size=3, max_recorded_requests=100_000, '
+        "max_recorded_bytes=1 << 30)"
     ),
     "kwire_simulation": 'kwire_simulation({"num.partitions": 3}, seeds=20, size=3, faults=True)',
 }
 """The complete syntax of each fixture's mark, for error messages."""
 
-MARK_ARGUMENT_TYPES = {"size": int, "faults": bool, "users": Mapping, "acls": Sequence, "process": str}
+MARK_ARGUMENT_TYPES = {
+    "size": int,
+    "faults": bool,
+    "users": Mapping,
+    "acls": Sequence,
+    "process": str,
+    "max_recorded_requests": int,
+    "max_recorded_bytes": int,
+}
 """Types of the keyword arguments of marks. Seeds are checked separately."""
 
 _INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
@@ -147,6 +157,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         from kwire.host.system_time import libc_time_ns
 
         item.stash[STARTED_AT_S] = libc_time_ns() / 1_000_000_000
+        shared = item.config.stash.get(SHARED_BROKER, None)
+        if shared is not None:
+            shared.brokers[""].requests.begin_test(item.stash[STARTED_AT_S])
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -372,12 +385,18 @@ def _new_broker(
     users: Mapping[str, str] | None = None,
     tls: bool | Tls = False,
     acls: Sequence[Acl] | None = None,
+    **limits: int,
 ) -> BrokerData:
-    """Return a broker that has not started, with a new data directory."""
+    """Return a broker that has not started, with a new data directory.
+
+    `limits` are those of its recorder.
+    """
     from kwire.testing.broker import Broker
 
     directory = _new_directory(tmp_path_factory, name)
-    broker = Broker(config, users=users, tls=tls, acls=acls, log_dir=directory, sync=False, process=process)
+    broker = Broker(
+        config, users=users, tls=tls, acls=acls, log_dir=directory, sync=False, process=process, **limits
+    )
     return BrokerData(directory, {"": broker}, [])
 
 

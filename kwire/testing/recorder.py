@@ -11,19 +11,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kwire.testing.arguments import check_text
+from kwire.testing.arguments import check_limit, check_text
 from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from kwire.testing.exchange import Exchange
+    from kwire.testing.kafka import Kafka
     from kwire.wire.primitives import Uuid
 
-MAX_EXCHANGES = 10_000
-MAX_BYTES = 16 << 20
-"""Limits of the recorder. Beyond them it drops the oldest exchanges."""
+MAX_EXCHANGES: Final = 10_000
+MAX_BYTES: Final = 16 << 20
+"""Default limits of the recorder. Beyond them it drops the oldest exchanges."""
+RESPONSE_SHARE: Final = 64
+"""The longest response whose content is recorded has this fraction of the limit: 256 KiB by default."""
 
 
 class Recorder:
@@ -33,11 +37,23 @@ class Recorder:
     when the broker restarts. Can be used from any thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_requests: int = MAX_EXCHANGES, max_bytes: int = MAX_BYTES) -> None:
+        """Create an empty recorder that keeps the last requests, within both limits."""
+        check_limit("max_recorded_requests", max_requests)
+        check_limit("max_recorded_bytes", max_bytes)
+        self.max_requests = max_requests
+        self.max_bytes = max_bytes
+        self.source: Kafka | None = None
+        """The broker or cluster that received the requests, for `History.of`."""
+        self.connections = count(1)
+        """The numbers of connections."""
         self._lock = Lock()
         self._exchanges: deque[Exchange] = deque()
         self._first_number = 0
         """The number of the first exchange that is kept. Exchanges are numbered from 0 on."""
+        self._cleared_at = 0
+        """The number of the first exchange since `clear`."""
+        self._test_began_s = 0.0
         self._total_bytes = 0
         self.topic_names: dict[Uuid, str] = {}
         """Topic names by id, also of deleted topics."""
@@ -55,6 +71,35 @@ class Recorder:
         """Return the number of the first exchange that is kept, and the exchanges."""
         with self._lock:
             return self._first_number, list(self._exchanges)
+
+    def since_test_began(self) -> list[Exchange]:
+        """Return the exchanges since `clear`, or since the start of a test with kwire's fixtures.
+
+        Raises ValueError if some of them may have been dropped.
+        """
+        first, exchanges = self.numbered()
+        with self._lock:
+            cleared_at, began_s = self._cleared_at, self._test_began_s
+        if first > cleared_at and (not exchanges or exchanges[0].received_at_s >= began_s):
+            raise ValueError(
+                f"the recorder has dropped requests of this test, because there were more than "
+                f"max_recorded_requests={self.max_requests} or max_recorded_bytes={self.max_bytes}: "
+                "pass a larger number to the broker or cluster, or call requests.clear() later"
+            )
+        return [one for one in exchanges if one.received_at_s >= began_s]
+
+    @property
+    def max_response_bytes(self) -> int:
+        """The size of the longest response whose content is recorded."""
+        return self.max_bytes // RESPONSE_SHARE
+
+    def begin_test(self, at_s: float) -> None:
+        """Set the start of a test, in seconds since 1970.
+
+        Earlier exchanges are kept, but are not part of the history of the test.
+        """
+        with self._lock:
+            self._test_began_s = at_s
 
     def find(
         self,
@@ -91,6 +136,7 @@ class Recorder:
         """Drop all recorded exchanges."""
         with self._lock:
             self._first_number += len(self._exchanges)
+            self._cleared_at = self._first_number
             self._exchanges.clear()
             self._total_bytes = 0
 
@@ -108,7 +154,9 @@ class Recorder:
             self._trim()
 
     def _trim(self) -> None:
-        while self._exchanges and (self._total_bytes > MAX_BYTES or len(self._exchanges) > MAX_EXCHANGES):
+        while self._exchanges and (
+            self._total_bytes > self.max_bytes or len(self._exchanges) > self.max_requests
+        ):
             self._total_bytes -= self._exchanges.popleft().size_bytes
             self._first_number += 1
         if not self._exchanges:

@@ -31,6 +31,14 @@ class Record(NamedTuple):
     headers: Headers
 
 
+class TopicContents(NamedTuple):
+    """All committed records of a topic, and what decides which records are missing."""
+
+    records: list[Record]
+    log_starts: dict[TopicPartition, int]
+    is_compacted: bool
+
+
 class Token(NamedTuple):
     """A delegation token."""
 
