@@ -165,8 +165,8 @@ class Cluster(EmbeddedKafka):
         """Configure a cluster; `start`, or a `with` statement, starts it.
 
         `overrides` are Kafka's broker configs, for all brokers. Data in `log_dir` is kept, and never synced.
-        X
-        connect to each other without TLS.
+        `users`, `tls`, `acls` and the limits of the recorders work as in `Broker`. The brokers do not
+        authenticate to each other, and connect to each other without TLS.
         """
         check_size(size)
         check_configs(overrides)

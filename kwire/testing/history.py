@@ -124,8 +124,8 @@ class History:
         - A send, commit or end of a transaction is acknowledged if the response left the broker. A response
           that a fault dropped or truncated is no acknowledgment.
         - Reads are what Fetch responses delivered, without the records that a client of that isolation level
-          removes. The requests do not show whether the program got or processed these records. `Reader`
-          names in anomalies are client ids; give each client its own.
+          removes. The requests do not show whether the program got or processed these records. A reader has
+          the name of its client id, so give each client its own.
         - A fetch offset that differs from the end of the last response is a seek. So a reader that starts
           again at an older offset is no anomaly.
         - The readers of a group are the client ids with which its members joined, committed or looked up

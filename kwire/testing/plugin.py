@@ -55,8 +55,8 @@ MARK_USAGE = {
     ),
     "kwire_cluster": (
         'kwire_cluster({"num.partitions": 3}, users={"alice": "secret"}, tls=True, '
-        'acls=[Acl.allow("alice", "READ", topic="*")], size=3, max_recorded_requests=100_000, '
-        "max_recorded_bytes=1 << 30)"
+        'acls=[Acl.allow("alice", "READ", topic="*")], max_recorded_requests=100_000, '
+        "max_recorded_bytes=1 << 30, size=3)"
     ),
     "kwire_simulation": 'kwire_simulation({"num.partitions": 3}, seeds=20, size=3, faults=True)',
 }

@@ -161,7 +161,7 @@ def test_history_finds_a_duplicate_after_a_lost_response(broker: Broker, is_idem
     if is_idempotent:
         history.check()
     else:
-        with pytest.raises(AssertionError, match=r"duplicate: .* offset 1 has b'1' \(record 1 of billing"):
+        with pytest.raises(AssertionError, match=r"duplicated: .* offset 1 has b'1' \(record 1 of billing"):
             history.check()
 
 

@@ -7,7 +7,8 @@ from typing import cast
 
 import pytest
 
-from kwire.testing.history import History, Partition, Read
+from kwire.testing.history import History, Outcome, Partition, Read
+from kwire.testing.observations import UNKNOWN_TIME_S, Delivery, FinalRecord
 from kwire.testing.results import TopicPartition
 
 PARTITION: Partition = ("t", 0)
@@ -169,6 +170,70 @@ def test_transaction_with_unknown_outcome_must_be_complete_or_absent() -> None:
     history.on_final_read("auditor", [*END, (PARTITION, 6, b"a")])
     [text] = anomalies(history)
     assert text.startswith("partial transaction: payment 2 has some of its records, but lacks b'b'")
+
+
+def reading(at: int, *, requested_s: float, outcome: Outcome) -> History:
+    """Return a history of a record that is read at time `at`, in a transaction that ends at 20 s."""
+    history = History(clock=lambda: 0.0)
+    history.on_send("p", PARTITION, b"x", transaction="payment")
+    [transaction] = history._seen.transactions
+    transaction.end_requested_s = requested_s
+    transaction.end(outcome, 20.0)
+    history._seen.deliveries["r"].append(Delivery(PARTITION, 0, b"x", at, "a read_uncommitted consumer"))
+    if outcome is Outcome.ACKNOWLEDGED:
+        history._seen.final[PARTITION][0] = FinalRecord(b"x")
+    return history
+
+
+@pytest.mark.parametrize(
+    ("at", "requested_s", "outcome", "expected"),
+    [
+        (10, 15.0, Outcome.ACKNOWLEDGED, "read before commit"),
+        (16, 15.0, Outcome.ACKNOWLEDGED, None),  # the response may take longer than the commit
+        (10, UNKNOWN_TIME_S, Outcome.ACKNOWLEDGED, None),
+        (10, 15.0, Outcome.REJECTED, "read before commit"),
+        (16, 15.0, Outcome.REJECTED, "read after abort"),
+        (25, UNKNOWN_TIME_S, Outcome.REJECTED, "read after abort"),
+        (10, UNKNOWN_TIME_S, Outcome.UNKNOWN, "read before commit"),
+    ],
+)
+def test_read_of_a_transaction_before_its_end(
+    at: int, requested_s: float, outcome: Outcome, expected: str | None
+) -> None:
+    history = reading(at, requested_s=requested_s, outcome=outcome)
+    assert [one.kind for one in history.anomalies()] == ([] if expected is None else [expected])
+    if expected is not None:
+        assert history.anomalies()[0].text.startswith(f"r read t-0 offset 0 at {at:.3f} s by a read_uncomm")
+    history.check(allow={"read before commit", "read after abort"})
+
+
+def test_commit_ahead_of_all_readers_is_found() -> None:
+    history = example_history()
+    history.on_final_read("auditor", END)
+    history.on_assign("g", "a", [PARTITION])
+    history.on_assign("other", "b", [PARTITION])
+    history.on_commit("g", PARTITION, 6)  # the position is not known
+    history.on_commit("g", PARTITION, 0, may_go_back=True)
+    history.on_poll("a", END[:2])
+    history.on_commit("g", PARTITION, 2)
+    history.on_commit("other", PARTITION, 6)
+    assert anomalies(history) == []
+    history.on_commit("g", PARTITION, 4)
+    assert [text.partition(" at ")[0] for text in anomalies(history)] == [
+        "committed before read: g committed t-0 offset 4"
+    ]
+    assert anomalies(history)[0].endswith("but had not read offsets 2, 3")
+
+
+def test_readers_must_read_only_the_topics_from_which_they_read() -> None:
+    history = example_history()
+    history.on_send("p", ("bills", 0), b"bill")
+    history.on_final_read("auditor", [*END, (("bills", 0), 0, b"bill")])
+    history.on_poll("r", END)
+    history.expect_all_read("r")
+    assert anomalies(history) == []
+    history.expect_all_read("s")  # which has read nothing
+    assert [text.partition(":")[0] for text in anomalies(history)] == ["unread", "unread"]
 
 
 def test_longest_ack_gap() -> None:

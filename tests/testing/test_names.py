@@ -46,6 +46,7 @@ NAMES = {
     fill_disk()
     free_disk()
     hang()
+    history()
     is_running
     log_dir
     requests
@@ -62,6 +63,7 @@ NAMES = {
     coordinator(group)
     disconnect(one, other)
     heal()
+    history()
     isolate(broker_id)
     leader(topic, partition)
     log_dir
@@ -109,9 +111,11 @@ NAMES = {
     "History": """
     acknowledged_count
     anomalies(at_least_once)
-    check(at_least_once)
+    check(at_least_once, allow)
+    consumer(consumer, name, group)
     expect_all_read(readers)
     longest_ack_gap_s(producer)
+    of
     on_ack(value, offset)
     on_assign(group, member, partitions)
     on_commit(group, partition, offset, may_go_back)
@@ -123,6 +127,8 @@ NAMES = {
     on_seek(reader, partition, offset)
     on_send(producer, partition, value, is_idempotent, transaction)
     on_transaction_end(transaction, committed)
+    producer(producer, name)
+    read_final_records(kafka)
     set_final_records(records)
 """,
     "Acl": """

@@ -148,3 +148,31 @@ def test_unknown_api_name_raises() -> None:
     """A typing error must not make a test pass that expects no such request."""
     with pytest.raises(ValueError, match="there is no API 'Prodce': did you mean 'Produce'"):
         Recorder().find("Prodce")
+
+
+def test_history_of_a_later_test_needs_no_earlier_requests() -> None:
+    recorder = Recorder(max_requests=3)
+    header = RequestHeader(ApiKey.METADATA, 12, 0, "x")
+    for at_s in range(1, 6):
+        recorder.record_request(Exchange(at_s, header, memoryview(b"\x01\x00\x00\x00"), {}))
+    with pytest.raises(ValueError, match="max_recorded_requests=3 "):
+        recorder.since_test_began()
+    recorder.begin_test(3.0)
+    with pytest.raises(ValueError, match="has dropped requests of this test"):
+        recorder.since_test_began()
+    recorder.begin_test(3.5)
+    assert [one.received_at_s for one in recorder.since_test_began()] == [4, 5]
+    recorder.clear()
+    assert recorder.since_test_began() == []
+
+
+def test_exchange_has_its_connection_and_the_time_of_its_response(broker: Broker) -> None:
+    topic = broker.new_topic()
+    broker.requests.clear()
+    with Peer(broker) as one, Peer(broker) as other:
+        for peer in (one, other, one):
+            peer.request(produce_request(topic), 9)
+    exchanges = list(broker.requests)
+    assert all(found.received_at_s <= (found.responded_at_s or 0) for found in exchanges)
+    first, second, third = (found.connection for found in exchanges)
+    assert first == third != second

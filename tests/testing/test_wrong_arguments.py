@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -240,6 +241,18 @@ def test_wrong_observations_of_a_history() -> None:
     final = "final records are those that Kafka.records returns, not 1"
     check(TypeError, final, lambda: history.set_final_records([1]))  # type: ignore[list-item]
     history.check()
+    unknown = "there is no anomaly 'duplicate': use 'lost', 'duplicated', "
+    with pytest.raises(ValueError, match=unknown):
+        history.check(allow={"duplicate"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [Broker, Cluster])
+def test_wrong_limits_of_the_recorder(kind: type[Broker | Cluster]) -> None:
+    wrong: Any = "many"
+    zero = "max_recorded_requests=0: pass 1 or more"
+    check(ValueError, zero, lambda: kind(max_recorded_requests=0))
+    whole = "max_recorded_bytes is a whole number, not 'many'"
+    check(TypeError, whole, lambda: kind(max_recorded_bytes=wrong))
 
 
 def test_wrong_arguments_of_a_container_and_of_kafka() -> None:
