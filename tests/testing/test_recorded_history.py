@@ -390,6 +390,7 @@ def test_commit_ahead_of_the_reads_is_found(broker: Broker) -> None:
 
 def test_commit_of_a_lower_offset_is_found_unless_the_group_has_gone_back(broker: Broker) -> None:
     topic, group = broker.new_topic("orders"), broker.new_name("group")
+    broker.wait_until(lambda: broker.committed(group) == {}, description="a coordinator")
     broker.produce(topic, "1", "2", "3")
 
     def commit(offset: int) -> OffsetCommitRequest:
