@@ -229,6 +229,7 @@ class EmbeddedKafka(Kafka):
 
     # --- requests
 
+    @blocking
     def history(self) -> History:
         """Return the history that the recorded requests show, with the final records of their topics.
 
@@ -268,4 +269,5 @@ class AioEmbeddedKafka(AioKafka):
     client_config = awaitable(EmbeddedKafka.client_config)
     create_token = awaitable(EmbeddedKafka.create_token)
     tokens = awaitable(EmbeddedKafka.tokens)
+    history = awaitable(EmbeddedKafka.history)
     set_acls = awaitable(EmbeddedKafka.set_acls)

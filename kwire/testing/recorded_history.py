@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kwire.client.consumer import AbortedTransactions
 from kwire.host.system_time import libc_time_ns, monotonic, sleep
 from kwire.testing.anomalies import missing_records
+from kwire.testing.event_loop import blocks_event_loop
 from kwire.testing.green_threads import green_sleep
 from kwire.testing.observations import (
     UNKNOWN_OFFSET,
@@ -464,8 +465,12 @@ class _Producers:
 def read_final_records(seen: Observations, kafka: Kafka) -> None:
     """Read all records of the topics of the history, until all acknowledged records are there.
 
-    Waits for them for `SETTLE_SECONDS` at most.
+    Waits for them for `SETTLE_SECONDS` at most. Raises RuntimeError where this would block an event loop.
     """
+    if blocks_event_loop():
+        raise RuntimeError(
+            "reading the final records would block the running event loop: use `await broker.aio.history()`"
+        )
     until = monotonic() + SETTLE_SECONDS
     while True:
         for topic in seen.topics():
