@@ -17,7 +17,7 @@ import trio
 
 from kwire.broker.config import ConfigError
 from kwire.host.system_time import monotonic
-from kwire.testing import Acl, Broker, Cluster, Kafka, TopicPartition
+from kwire.testing import Acl, Broker, Cluster, Kafka, Proxy, TopicPartition
 from kwire.testing.broker import Process
 from kwire.testing.thread_call import MAX_THREADS
 from kwire.wire.errors import ApiError
@@ -30,9 +30,9 @@ SOON_S = 3
 # Names and types.
 
 
-@pytest.mark.parametrize("kind", [Kafka, Broker, Cluster])
+@pytest.mark.parametrize("kind", [Kafka, Broker, Cluster, Proxy])
 def test_aio_has_the_methods_and_signatures_of_the_blocking_class(kind: type[Kafka]) -> None:
-    aio = type(kind("localhost:1").aio if kind is Kafka else kind().aio)  # type: ignore[call-arg]
+    aio = type(kind("localhost:1").aio if kind in (Kafka, Proxy) else kind().aio)  # type: ignore[call-arg]
     methods = {
         name: method
         for name, method in inspect.getmembers(kind, inspect.isfunction)
@@ -51,6 +51,20 @@ def test_aio_has_the_methods_and_signatures_of_the_blocking_class(kind: type[Kaf
         assert ours == theirs, name
         assert inspect.getdoc(method), name
         assert inspect.iscoroutinefunction(method) is (name != "outages"), name
+
+
+def test_proxy_can_be_awaited(library: Library) -> None:
+    async def main() -> None:
+        async with Broker() as broker, Proxy(broker.bootstrap_servers) as proxy:
+            await proxy.aio.produce("orders", "first")
+            assert [one.value for one in await broker.aio.records("orders", count=1)] == [b"first"]
+            (await proxy.aio.history()).check()
+            with pytest.raises(RuntimeError, match=r"proxy\.aio\.stop"):
+                proxy.stop()
+            with pytest.raises(RuntimeError, match="async with Proxy"), proxy:
+                pass
+
+    library.run(main)
 
 
 def test_type_checkers_see_parameters_and_results(tmp_path: Path) -> None:

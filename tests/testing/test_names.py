@@ -72,6 +72,15 @@ NAMES = {
     start()
     stop()
 """,
+    "Proxy": f"""
+    {KAFKA}
+    faults
+    history()
+    is_running
+    requests
+    start()
+    stop()
+""",
     "SimulatedCluster": """
     advance(delay_ms)
     bootstrap_servers
@@ -199,6 +208,7 @@ INSTANCES = {
     "Broker": kwire.testing.Broker(),
     "Cluster": kwire.testing.Cluster(),
     "Fault": kwire.testing.Faults().drop_response("Produce"),
+    "Proxy": kwire.testing.Proxy("localhost:1"),
     "SimulatedCluster": kwire.testing.SimulatedCluster(0),
 }
 """Instances of the classes whose attributes are set in `__init__`."""

@@ -17,17 +17,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kwire.host.system_time import monotonic
+from kwire.testing.awaitable import awaitable
 from kwire.testing.doubles import Subject, check_doubles, explain_failure
+from kwire.testing.event_loop import blocking, check_with_statement
 from kwire.testing.exchange import CLIENT_ID
 from kwire.testing.faults import Faults
-from kwire.testing.kafka import TIMEOUT_SECONDS, Kafka
-from kwire.testing.recorder import Recorder
+from kwire.testing.kafka import TIMEOUT_SECONDS, AioKafka, Kafka
+from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES, Recorder
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
     from kwire.client.security import Security
+    from kwire.testing.history import History
     from kwire.testing.proxy.thread import ProxyThread
 
 RETRY_SECONDS = 0.05
@@ -41,12 +44,16 @@ class Proxy(Kafka):
     recorded, and get no faults.
     """
 
+    _variable = "proxy"
+
     def __init__(
         self,
         bootstrap_servers: str,
         *,
         properties: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_SECONDS,
+        max_recorded_requests: int = MAX_EXCHANGES,
+        max_recorded_bytes: int = MAX_BYTES,
     ) -> None:
         """Configure a proxy; `start`, or a `with` statement, starts it.
 
@@ -55,15 +62,21 @@ class Proxy(Kafka):
         TLS; clients connect to the proxy without TLS in any case. If the cluster requires SASL, clients
         authenticate through the proxy with their own credentials. Those in `properties` are for the methods
         of this object. `timeout_s` is the timeout of the start, and of each method that sends requests.
+
+        `requests` keeps the last `max_recorded_requests` requests, and at most `max_recorded_bytes` of
+        requests and responses. It does not keep responses longer than 1/64 of `max_recorded_bytes`.
         """
         super().__init__(bootstrap_servers, timeout_s=timeout_s, properties=properties)
-        self.requests = Recorder()
+        self.requests = Recorder(max_recorded_requests, max_recorded_bytes)
         """The requests of clients, with their responses."""
+        self.requests.source = self
         self.faults = Faults()
         """The faults to inject into requests of clients."""
         self._thread: ProxyThread | None = None
 
     def __enter__(self) -> Self:
+        __tracebackhide__ = True
+        check_with_statement("Proxy(...) as proxy")
         self.start()
         return self
 
@@ -71,6 +84,20 @@ class Proxy(Kafka):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.aio.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aio.stop()
+
+    @property
+    def aio(self) -> AioProxy:
+        """The methods of this object, to be awaited in asyncio or trio."""
+        return AioProxy(self)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -84,6 +111,7 @@ class Proxy(Kafka):
         """Whether the proxy has started, and has not stopped since."""
         return self._thread is not None and self._thread.is_alive()
 
+    @blocking
     def start(self) -> None:
         """Start the proxy, and return when clients can connect.
 
@@ -113,12 +141,23 @@ class Proxy(Kafka):
             explain_failure(error, PROXY)
             raise
 
+    @blocking
     def stop(self) -> None:
         """Close all connections and listeners. Does nothing if the proxy is not running."""
         self.close()
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.request_end("STOPPED")
+
+    @blocking
+    def history(self) -> History:
+        """Return the history that the recorded requests show, with the final records of their topics.
+
+        Call `check` of the result. See `History.of`.
+        """
+        from kwire.testing.history import History
+
+        return History.of(self.requests)
 
     def _check_reachable(self, servers: list[tuple[str, int]], security: Security) -> None:
         """Connect to one of the servers. Raises OSError if that fails until the timeout."""
@@ -144,3 +183,11 @@ class Proxy(Kafka):
 
     def _own_bootstrap_servers(self) -> str:
         return self._bootstrap_servers
+
+
+class AioProxy(AioKafka):
+    """The methods of `Proxy`, for `await`."""
+
+    start = awaitable(Proxy.start, completes=True, undo="stop")
+    stop = awaitable(Proxy.stop, completes=True)
+    history = awaitable(Proxy.history)

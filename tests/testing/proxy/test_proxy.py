@@ -293,3 +293,17 @@ def test_replaced_threads_are_refused(upstream: Broker, monkeypatch: pytest.Monk
     monkeypatch.setattr(_thread, "start_new_thread", start_new_thread)
     with pytest.raises(RuntimeError, match="so a proxy cannot run in the process of the test: start the"):
         Proxy(upstream.bootstrap_servers).start()
+
+
+def test_history_of_a_proxy_finds_duplicates(proxy: Proxy) -> None:
+    from kafka import KafkaProducer
+
+    orders = proxy.new_topic("orders")
+    proxy.faults.drop_response("Produce", times=1)
+    producer = KafkaProducer(
+        bootstrap_servers=proxy.bootstrap_servers, enable_idempotence=False, retries=5, acks="all"
+    )
+    producer.send(orders, b"first").get(10)
+    producer.close()
+    with pytest.raises(AssertionError, match="duplicate"):
+        proxy.history().check()
