@@ -7,7 +7,7 @@ Acl.deny("*", "DELETE", topic="*")
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, get_args
 
 from kwire.wire.named_tuple import NamedTuple
@@ -120,12 +120,24 @@ class Denial(NamedTuple):
         if acl.resource_type == "CLUSTER":
             resource = "the cluster"
         solution = f"allow it with {acl!r}" if self.denied_by is None else f"{self.denied_by!r} denies it"
-        if self.denied_by is None and acl.operation == "DESCRIBE":
-            solution += _IMPLIED.get(acl.resource_type, "")
+        if acl.operation == "IDEMPOTENT_WRITE":
+            write = acl._replace(operation="WRITE", resource_type="TOPIC", resource_name="NAME")
+            solution = f"WRITE on the topic is enough: allow it with {write!r}"
+        elif self.denied_by is None and acl.operation == "DESCRIBE":
+            solution = self._solution_of_clients() or solution
         return (
             f"{self.api} from {self.client_id or '(no client id)'}: {acl.principal} was denied "
             f"{acl.operation} on {resource}; {solution}"
         )
+
+    def _solution_of_clients(self) -> str:
+        """Return the advice for producers and consumers, whose next request needs more than DESCRIBE."""
+        operations = _NEXT_OPERATIONS.get((self.api, self.missing.resource_type), ())
+        if not operations:
+            return ""
+        acls = " or ".join(repr(self.missing._replace(operation=one)) for one in operations)
+        names = " and ".join(operations)
+        return f"allow it with {acls}: {names} {'imply' if len(operations) > 1 else 'implies'} DESCRIBE"
 
 
 def check_acls(acls: object) -> list[Acl]:
@@ -141,12 +153,17 @@ def check_acls(acls: object) -> list[Acl]:
 
 
 _RESOURCE_TYPES: Final = "TOPIC", "GROUP", "TRANSACTIONAL_ID", "CLUSTER", "DELEGATION_TOKEN", "USER"
-_IMPLIED: Final = {
-    "TOPIC": " (READ and WRITE imply DESCRIBE)",
-    "GROUP": " (READ implies DESCRIBE)",
-    "TRANSACTIONAL_ID": " (WRITE implies DESCRIBE)",
+_NEXT_OPERATIONS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+    ("Metadata", "TOPIC"): ("WRITE", "READ"),
+    ("ListOffsets", "TOPIC"): ("READ",),
+    ("OffsetFetch", "TOPIC"): ("READ",),
+    ("OffsetForLeaderEpoch", "TOPIC"): ("READ",),
+    ("ConsumerGroupHeartbeat", "TOPIC"): ("READ",),
+    ("FindCoordinator", "GROUP"): ("READ",),
+    ("OffsetFetch", "GROUP"): ("READ",),
+    ("FindCoordinator", "TRANSACTIONAL_ID"): ("WRITE",),
 }
-"""Hints for clients whose next request will need more than DESCRIBE."""
+"""The operations that producers and consumers need, by an API that needs DESCRIBE and a resource type."""
 _ON_CONFIGS: Final = "DESCRIBE_CONFIGS", "ALTER_CONFIGS"
 _OPERATIONS: Final = {
     "TOPIC": ("READ", "WRITE", "CREATE", "DESCRIBE", "DELETE", "ALTER", *_ON_CONFIGS),

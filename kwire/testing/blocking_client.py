@@ -255,6 +255,12 @@ class BlockingClient:
 
         replace_acls(self._cluster, acls)
 
+    def user_names(self) -> list[str]:
+        """Return the names of the users with SCRAM credentials."""
+        from kwire.client.users import describe_credentials
+
+        return [one.user for one in describe_credentials(self._cluster)]
+
     def create_token(self, renewers: Sequence[str], max_lifetime_ms: int | None) -> Token:
         """Create a delegation token that the authenticated user owns."""
         from kwire.broker.security.principal import USER, Principal

@@ -12,7 +12,16 @@ from kwire.testing.event_loop import blocking, check_with_statement
 from kwire.testing.kafka import AioKafka, Kafka
 from kwire.testing.lookup_table import describe_choice
 from kwire.testing.tls import Certificates, Defect, Tls, check_defect
-from kwire.testing.users import SUPER_USER, ClientConfig, check_acl_clients, client_protocol, with_authorizer
+from kwire.testing.users import (
+    EVERYONE,
+    SUPER_USER,
+    ClientConfig,
+    check_acl_clients,
+    check_acl_users,
+    client_protocol,
+    user_of,
+    with_authorizer,
+)
 from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 
 if TYPE_CHECKING:
@@ -50,6 +59,7 @@ class EmbeddedKafka(Kafka):
             self._acls = check_acls(acls)
             check_acl_clients(users, tls)
             if users:
+                check_acl_users(self._acls, self._users)
                 from secrets import token_hex
 
                 self._users.setdefault(SUPER_USER, token_hex(16))
@@ -166,11 +176,14 @@ class EmbeddedKafka(Kafka):
 
         The methods of this object are those of a super user, as which a client can connect, too:
         `client_config(SUPER_USER)`, or `client_config(certificate=SUPER_USER)` without users. Raises
-        LookupError without an authorizer.
+        LookupError without an authorizer, and ValueError for an ACL of a user that does not exist.
         """
         found = check_acls(acls)
         if self._acls is None:
             raise LookupError("there is no authorizer: pass acls=[] to the broker or cluster")
+        if self._users and any(user_of(acl) not in {*self._users, EVERYONE} for acl in found):
+            created = self._call(lambda client: client.user_names())  # by clients of the test
+            check_acl_users(found, {**self._users, **dict.fromkeys(created)})
         self._call(lambda client: client.set_acls(found))
 
     def _call_as(self, properties: Mapping[str, str], operation: Callable[[BlockingClient], T]) -> T:

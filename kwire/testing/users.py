@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
+from kwire.testing.acl import USER_PREFIX, Acl
+from kwire.testing.lookup_table import describe_choice
 from kwire.testing.tls import OWN_NAME, ClientTls, Tls
 from kwire.wire.mechanisms import MECHANISMS, PLAIN, SCRAM
 from kwire.wire.named_tuple import NamedTuple
@@ -18,6 +20,8 @@ CONTROLLER_LISTENER: Final = "CONTROLLER"
 """The listeners between nodes, which do not authenticate."""
 SUPER_USER: Final = OWN_NAME
 """The user, or the common name of the certificate, that may do everything on a broker with ACLs."""
+EVERYONE: Final = "*"
+"""The user of an ACL for all users."""
 TOKEN_SECRET_KEY: Final = "kwire.testing"
 LOGIN_MODULES: Final = "org.apache.kafka.common.security"
 
@@ -135,6 +139,20 @@ def check_acl_clients(users: Mapping[str, str] | None, tls: Tls | None) -> None:
             "acls need clients with names: pass users={'alice': 'alice-secret'} or "
             "tls=Tls(client_auth='required'), too"
         )
+
+
+def check_acl_users(acls: Iterable[Acl], users: Collection[str]) -> None:
+    """Raise ValueError if an ACL is for a user that does not exist, so that a typo does not go unnoticed."""
+    known = [*users, EVERYONE]
+    for acl in acls:
+        name = user_of(acl)
+        if name not in (*known, SUPER_USER):
+            raise ValueError(f"{acl!r}: there is no user {name!r}: {describe_choice(known)}")
+
+
+def user_of(acl: Acl) -> str:
+    """Return the name of the user to whom an ACL applies."""
+    return acl.principal.removeprefix(USER_PREFIX)
 
 
 def with_authorizer(overrides: Mapping[str, V]) -> dict[str, V | str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kwire.client.users import set_password
 from kwire.testing import SUPER_USER, Acl, Broker, ClientConfig, Cluster, Denial, Kafka, Tls
 from kwire.testing.broker import Process
 from kwire.testing.containers import KafkaContainer
@@ -249,6 +250,11 @@ def test_the_text_of_an_acl_is_the_call_that_creates_it(code: str, acl: Acl) -> 
         ),
         (
             ValueError,
+            "Acl.allow('alise', 'READ', topic='orders'): there is no user 'alise': use one of 'a",
+            lambda: Broker(users=USERS, acls=[Acl.allow("alise", "READ", topic="orders")]),
+        ),
+        (
+            ValueError,
             "there is no operation 'read': use one of ALL, ALTER,",
             lambda: Acl.allow("alice", "read", topic="x"),  # type: ignore[arg-type]
         ),
@@ -281,6 +287,48 @@ def test_wrong_arguments_are_explained(
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value).startswith(sentence)
+
+
+def test_acls_can_be_set_for_users_that_a_client_has_created() -> None:
+    acls = [Acl.allow(user, "READ", topic="orders") for user in ("carol", "*", SUPER_USER)]
+    with Broker(users=USERS, acls=[]) as broker:
+        with pytest.raises(ValueError, match="there is no user 'carol'"):
+            broker.set_acls(acls)
+        broker._call(lambda client: set_password(client._cluster, "carol", "secret", "SCRAM-SHA-256"))
+        broker.set_acls(acls)
+
+
+@pytest.mark.parametrize(
+    ("api", "missing", "solution"),
+    [
+        (
+            "Metadata",
+            Acl.allow("alice", "DESCRIBE", topic="orders"),
+            "on topic orders; allow it with Acl.allow('alice', 'WRITE', topic='orders') or "
+            "Acl.allow('alice', 'READ', topic='orders'): WRITE and READ imply DESCRIBE",
+        ),
+        (
+            "FindCoordinator",
+            Acl.allow("alice", "DESCRIBE", group="g"),
+            "on group g; allow it with Acl.allow('alice', 'READ', group='g'): READ implies DESCRIBE",
+        ),
+        (
+            "DescribeGroups",
+            Acl.allow("alice", "DESCRIBE", group="g"),
+            "on group g; allow it with Acl.allow('alice', 'DESCRIBE', group='g')",
+        ),
+        (
+            "InitProducerId",
+            Acl.allow("alice", "IDEMPOTENT_WRITE", cluster=True),
+            "on the cluster; WRITE on the topic is enough: allow it with "
+            "Acl.allow('alice', 'WRITE', topic='NAME')",
+        ),
+    ],
+)
+def test_denials_suggest_what_the_client_needs_next(api: str, missing: Acl, solution: str) -> None:
+    assert str(Denial(api, "billing", missing)) == (
+        f"{api} from billing: User:alice was denied {missing.operation} {solution}"
+    )
 
 
 def test_the_number_of_denials_is_limited() -> None:
