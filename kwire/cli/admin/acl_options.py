@@ -20,7 +20,7 @@ from kwire.broker.security.acl import (
 from kwire.broker.security.authorizer import CLUSTER_NAME, SUPPORTED_OPERATIONS, Operation, ResourceType
 from kwire.broker.security.principal import USER
 from kwire.cli.shared.command_error import UsageError
-from kwire.cli.shared.options import add_repeatable_option
+from kwire.cli.shared.options import Once, add_repeatable_option
 from kwire.cli.shared.output import Row
 
 OPERATIONS: Final = {"All": ALL_OPERATIONS} | {
@@ -58,7 +58,7 @@ def add_resource_options(parser: ArgumentParser, *, once: bool = False) -> None:
     for kind, (option, metavar) in _RESOURCE_OPTIONS.items():
         help_ = f"a {kind.name.lower().replace('_', ' ')}"
         if once:
-            parser.add_argument(f"--{option}", metavar=metavar, help=help_)
+            parser.add_argument(f"--{option}", metavar=metavar, action=Once, help=help_)
         else:
             add_repeatable_option(parser, f"--{option}", metavar, f"{help_}, or '*' for all")
     parser.add_argument("--cluster", action="store_true", help="the cluster")
@@ -101,7 +101,7 @@ def add_entry_options(parser: ArgumentParser) -> None:
     )
 
 
-def add_operation_option(parser: ArgumentParser, help_: str, *, action: str = "store") -> None:
+def add_operation_option(parser: ArgumentParser, help_: str, *, action: str | type[Once] = Once) -> None:
     more = "; can be repeated" if action == "append" else ""
     parser.add_argument(
         "--operation",

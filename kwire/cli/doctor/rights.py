@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -49,6 +49,7 @@ from kwire.cli.doctor import node_rights
 from kwire.cli.doctor.finding import Finding, ok, problem, warning
 from kwire.cli.doctor.stored_acls import stored_acls
 from kwire.cli.shared.command_error import CommandError, UsageError
+from kwire.cli.shared.options import Once
 from kwire.wire.named_tuple import NamedTuple
 from kwire.wire.plural import plural
 
@@ -56,7 +57,10 @@ AREA: Final = node_rights.AREA
 MAX_FINDINGS: Final = 20
 """The limit for findings about ACLs without effect."""
 _OTHER_HOSTS: Final = ""
-"""The address of a client that no ACL names."""
+"""The address of a client without ACLs of its own."""
+_DENIAL_FIRST: Final = "remove this ACL: a DENY ACL takes precedence over all ALLOW ACLs"
+_WRITE_IS_ENOUGH: Final = "WRITE on the topic is enough for an idempotent producer"
+"""KIP-679."""
 
 
 class Question(NamedTuple):
@@ -74,13 +78,24 @@ def add_question_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--principal",
         metavar="USER",
+        action=Once,
         help="explain which ACL decides whether this principal may perform --operation on a resource",
     )
     add_operation_option(parser, "the operation to explain")
     add_resource_options(parser, once=True)
     parser.add_argument(
-        "--host", metavar="ADDRESS", help="the IP address of the principal's client (default: any)"
+        "--host",
+        metavar="ADDRESS",
+        type=_address,
+        action=Once,
+        help="the IP address of the principal's client (default: any)",
     )
+
+
+def _address(text: str) -> str:
+    if not _is_address(text):
+        raise ArgumentTypeError(f"{text} is not an IP address")
+    return text
 
 
 def question_of(options: Namespace) -> Question | None:
@@ -96,7 +111,13 @@ def question_of(options: Namespace) -> Question | None:
     if code == ALL_OPERATIONS:
         raise UsageError("--operation All: a request needs one operation, such as Read")
     check_operation(resources[0].type, code)
-    return Question(principal_of(options.principal), Operation(code), resources[0], options.host)
+    principal = principal_of(options.principal)
+    kind, _, name = principal.partition(":")
+    if kind != USER:
+        raise UsageError(
+            f"--principal {principal}: no client has a principal of type {kind}, use {USER}:{name}"
+        )
+    return Question(principal, Operation(code), resources[0], options.host)
 
 
 def findings(config: BrokerConfig, question: Question | None) -> Iterator[Finding]:
@@ -217,18 +238,25 @@ def decision_findings(
     def decide(host: str) -> Decision:
         return authorizer.decide(Principal(kind, name), host, question.operation, *question.resource)
 
+    def explain(question: Question, decision: Decision) -> Finding:
+        if question.operation is Operation.IDEMPOTENT_WRITE and not decision.is_allowed:
+            host = question.host or _OTHER_HOSTS
+            if authorizer.allows_any(Principal(kind, name), host, Operation.WRITE, ResourceType.TOPIC):
+                return ok(AREA, f"{_request(question)} is denied, but not needed: {_WRITE_IS_ENOUGH}")
+        return _decision_finding(question, decision, settings, has_acls=bool(matching))
+
     same = AclFilter(*question.resource, PatternType.MATCH, ANY, None, None, ANY)
     matching = [acl for acl in acls if same.matches(acl)]
     if question.host is not None:
-        yield _decision_finding(question, decide(question.host), settings, has_acls=bool(matching))
+        yield explain(question, decide(question.host))
         return
     general = decide(_OTHER_HOSTS)
     hosts = {acl.host for acl in matching if acl.principal in (question.principal, EVERYONE)} - {WILDCARD}
-    yield _decision_finding(question, general, settings, has_acls=bool(matching))
+    yield explain(question, general)
     for host in sorted(hosts):
         other = decide(host)
         if other.is_allowed != general.is_allowed:
-            yield _decision_finding(question._replace(host=host), other, settings, has_acls=True)
+            yield explain(question._replace(host=host), other)
 
 
 def _decision_finding(
@@ -247,8 +275,13 @@ def _decision_finding(
         )
     if decision.is_allowed:
         return ok(AREA, f"{request} is allowed: {reason}")
-    fix = "remove this ACL: an ACL that denies comes before all that allow"
-    if decision.acl is None:
+    fix = _DENIAL_FIRST
+    if question.operation is Operation.IDEMPOTENT_WRITE:
+        fix = (
+            f"{_WRITE_IS_ENOUGH}: kwire acls add --allow-principal {question.principal} "
+            "--operation Write --topic NAME"
+        )
+    elif decision.acl is None:
         operation = next(name for name, code in OPERATIONS.items() if code == question.operation)
         fix = (
             f"kwire acls add --allow-principal {question.principal} --operation {operation} "

@@ -14,6 +14,21 @@ Run = Callable[[argparse.Namespace, Output], int]
 """Runs a command and returns its exit status. Raises ApiError, CommandError, Disconnected or WireError."""
 
 
+class Once(argparse.Action):
+    """An option with one value. If it is repeated, the command fails instead of ignoring a value."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} is given more than once: expected one value")
+        setattr(namespace, self.dest, values)
+
+
 def command_parser(
     name: str, description: str, example: str = "", run: Run | None = None
 ) -> argparse.ArgumentParser:

@@ -75,7 +75,7 @@ def test_decisions_are_explained(doctor: Doctor, change_acls: Callable[..., None
     ]
     assert doctor("--principal", "bob", *READ_ORDERS)[1:] == [
         f"warning: {READ}:bob is denied: the ACL DENY User:bob ALL on topic prefix ord decides "
-        "→ remove this ACL: an ACL that denies comes before all that allow"
+        "→ remove this ACL: a DENY ACL takes precedence over all ALLOW ACLs"
     ]
     assert doctor("--principal", "carol", *READ_ORDERS)[1:] == [
         f"warning: {READ}:carol is denied: the resource has ACLs, but none that allows this "
@@ -286,3 +286,43 @@ def test_cluster_action_is_not_enough_for_controllers(
 def test_only_node_needs_no_rights(doctor: Doctor) -> None:
     alone = "controller.quorum.bootstrap.servers=127.0.0.1:20902"
     assert len(doctor(settings=(*PLAINTEXT_NODES, alone, SUPER_USERS))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--principal", "bob"), "--principal is given more than once"),
+        (("--operation", "Write"), "--operation is given more than once"),
+        (("--topic", "bills"), "--topic is given more than once"),
+        (("--host", "10.0.0.1", "--host", "10.0.0.2"), "--host is given more than once"),
+        (("--host", "10.0.0.300"), "10.0.0.300 is not an IP address"),
+        (("--host", "localhost"), "localhost is not an IP address"),
+    ],
+)
+def test_each_option_has_one_valid_value(
+    offline: RunCommand, arguments: tuple[str, ...], message: str
+) -> None:
+    result = offline("doctor", "--principal", "alice", *READ_ORDERS, *arguments)
+    assert result.status == 2
+    assert message in result.err
+
+
+def test_principal_of_another_type_is_wrong_usage(offline: RunCommand) -> None:
+    result = offline("doctor", "--principal", "Group:alice", *READ_ORDERS)
+    assert result.status == 2
+    assert "no client has a principal of type Group, use User:alice" in result.sentence
+
+
+def test_write_on_a_topic_is_enough_for_an_idempotent_producer(
+    doctor: Doctor, change_acls: Callable[..., None]
+) -> None:
+    change_acls("add --allow-principal User:alice --topic orders --operation Write")
+    question = ("--operation", "IdempotentWrite", "--cluster", "--principal")
+    enough = "WRITE on the topic is enough for an idempotent producer"
+    denied = "IDEMPOTENT_WRITE on the cluster by User"
+    assert doctor(*question, "alice")[1:] == [f"ok: {denied}:alice is denied, but not needed: {enough}"]
+    [finding] = doctor(*question, "bob")[1:]
+    assert finding.startswith(f"warning: {denied}:bob is denied: ")
+    assert finding.endswith(
+        f"→ {enough}: kwire acls add --allow-principal User:bob --operation Write --topic NAME"
+    )
