@@ -117,7 +117,9 @@ def test_topics_and_messages(read: Read) -> None:
     assert "value 3" not in page
     assert "zstd" in read("/topics/seen/0/3")
     assert "key 7 value 7" in read("/topics/seen/0?from=beginning&key=key%207")
-    assert "there is no topic 'see', did you mean 'seen'?" in read("/topics/see", 404)
+    assert "there is no topic 'see', or this user may not describe it, did you mean 'seen'?" in read(
+        "/topics/see", 404
+    )
 
 
 def test_transaction_outcomes_are_shown(read: Read) -> None:

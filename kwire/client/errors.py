@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kwire.wire.errors import ApiError, ErrorCode, WireError
+
+PRODUCER_ID_DENIED: Final = "the user has no WRITE on any topic"
+"""The reason why a broker denies a producer id of an idempotent producer (KIP-679)."""
 
 
 class Disconnected(OSError):

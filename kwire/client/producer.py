@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kwire.client.cluster_client import ClusterClient
-from kwire.client.errors import raise_for_code
+from kwire.client.errors import PRODUCER_ID_DENIED, raise_for_code
 from kwire.wire.batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NewRecord, build
 from kwire.wire.compression import Codec
 from kwire.wire.errors import ErrorCode
@@ -133,5 +133,7 @@ class TopicProducer:
     def _init_producer_id(self) -> tuple[int, int]:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         response = self._cluster.send(request, InitProducerIdResponse)
-        raise_for_code(response.error_code, None, "a producer id")
+        # KIP-679: WRITE on a topic suffices, but the code only names the cluster.
+        is_denied = response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        raise_for_code(response.error_code, PRODUCER_ID_DENIED if is_denied else None, "a producer id")
         return response.producer_id, response.producer_epoch

@@ -14,8 +14,10 @@ import pytest
 
 from kwire.cli.main import TOOLS
 from kwire.cli.main import main as kwire
+from kwire.cli.shared.errors import describe_api_error
 from kwire.cli.tools import TOOL_MODULES, main, parser_of
 from kwire.testing import Broker
+from kwire.wire.errors import ApiError, ErrorCode
 from tests.cli.run_command import RunCommand
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +58,8 @@ def test_every_command_is_in_kwire_and_in_the_documentation() -> None:
 
 def test_kwire_runs_the_tools(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     assert kwire(["topics", "list", "--json", "nothing-*", "-b", broker.bootstrap_servers]) == 1
-    assert "there is no topic 'nothing-*': 'kwire topics list' lists the topics" in capsys.readouterr().err
+    error = "there is no topic 'nothing-*', or this user may not describe it: 'kwire topics list' lists the"
+    assert error in capsys.readouterr().err
 
 
 def test_closed_pipe_is_no_error(broker: Broker, run: RunCommand) -> None:
@@ -152,22 +155,37 @@ def test_usage_error_is_one_sentence(offline: RunCommand, arguments: tuple[str, 
 
 
 @pytest.mark.parametrize(
-    ("api", "code", "arguments", "what"),
+    ("api", "code", "arguments"),
     [
-        ("Produce", "TOPIC_AUTHORIZATION_FAILED", ("produce", "hidden", "x"), "topic"),
-        ("Fetch", "TOPIC_AUTHORIZATION_FAILED", ("consume", "hidden", "--idle", "0"), "topic"),
-        ("OffsetFetch", "GROUP_AUTHORIZATION_FAILED", ("groups", "reset", "g", "--to", "end"), "group"),
-        ("CreateTopics", "CLUSTER_AUTHORIZATION_FAILED", ("topics", "create", "x"), "cluster"),
+        ("Produce", "TOPIC_AUTHORIZATION_FAILED", ("produce", "hidden", "x")),
+        ("Fetch", "TOPIC_AUTHORIZATION_FAILED", ("consume", "hidden", "--idle", "0")),
+        ("OffsetFetch", "GROUP_AUTHORIZATION_FAILED", ("groups", "reset", "g", "--to", "end")),
+        ("CreateTopics", "CLUSTER_AUTHORIZATION_FAILED", ("topics", "create", "x")),
     ],
 )
-def test_authorization_error_suggests_acls(
-    broker: Broker, run: RunCommand, api: str, code: str, arguments: tuple[str, ...], what: str
+def test_authorization_error_names_the_log_with_the_missing_acl(
+    broker: Broker, run: RunCommand, api: str, code: str, arguments: tuple[str, ...]
 ) -> None:
     run("topics", "create", "hidden", "--if-not-exists")
     fault = broker.faults.return_error(api, code)
     result = run(*arguments)
     assert fault.is_over
-    assert f"; use a user with access, or change the {what}'s ACLs" in result.sentence
+    assert "; use a user with access, or add the ACL: the broker's log has " in result.sentence
+
+
+def test_producer_id_needs_write_on_a_topic(broker: Broker, run: RunCommand) -> None:
+    run("topics", "create", "hidden", "--if-not-exists")
+    broker.faults.return_error("InitProducerId", "CLUSTER_AUTHORIZATION_FAILED")
+    assert run("produce", "hidden", "x").sentence == (
+        "kwire produce: a producer id: the user has no WRITE on any topic (cluster authorization failed); "
+        "an ACL for WRITE on the topic is enough"
+    )
+
+
+def test_error_message_does_not_repeat_the_code() -> None:
+    for message in ("Authorization failed.", "Topic authorization failed."):
+        error = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"topic orders: {message}")
+        assert describe_api_error(error).startswith("topic orders: topic authorization failed; use")
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def _describe(cluster: CommandClient, options: Namespace, output: Output) -> Non
 
 def _unknown_group(name: str, known: Iterable[str]) -> CommandError:
     near = suggestion(name, known) or ": 'kwire groups list' lists the groups"
-    return CommandError(f"there is no group '{name}'{near}")
+    return CommandError(f"there is no group '{name}', or this user may not describe it{near}")
 
 
 def _state_row(group: Group) -> Row:
@@ -374,7 +374,11 @@ def _delete_offsets(cluster: CommandClient, options: Namespace, output: Output) 
         {"group": options.group, "topic": topic, "partition": index, "committed": committed[topic, index]}
         for topic, index in partitions
     ]
-    output.show(rows, empty=f"group {options.group} has no committed offsets in the selected partitions")
+    output.show(
+        rows,
+        empty=f"group {options.group} has no committed offsets in the selected partitions, or this user may "
+        "not describe the topics",
+    )
     if not options.execute:
         output.note(DRY_RUN_NOTE)
 

@@ -308,7 +308,9 @@ def _delete(cluster: CommandClient, options: Namespace, output: Output) -> None:
         cluster.wait_for_topic(name, lambda topic: topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         output.report(f"topic {name} deleted", topic=name, deleted=True)
     for name in missing:
-        output.report(f"there is no topic {name}", topic=name, deleted=False)
+        output.report(
+            f"there is no topic {name}, or this user may not describe it", topic=name, deleted=False
+        )
 
 
 def _trim(cluster: CommandClient, options: Namespace, output: Output) -> None:

@@ -118,7 +118,8 @@ def _list(cluster: CommandClient, options: Namespace, output: Output) -> None:
         else now_ms - parse_timestamp(options.older_than, now_ms, "--older-than")
     )
     output.show(
-        list_transactions(cluster, options.state, age_ms), empty="there are no such transactional ids"
+        list_transactions(cluster, options.state, age_ms),
+        empty="there are no such transactional ids that this user may describe",
     )
 
 

@@ -6,19 +6,23 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from kwire.cli.shared.command_error import CommandError
+from kwire.client.errors import PRODUCER_ID_DENIED
 from kwire.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_ON_DENIAL: Final = (
+    "use a user with access, or add the ACL: the broker's log has the user and the denied operation"
+)
 ADVICE: Final = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "use --if-not-exists to ignore this",
     ErrorCode.INVALID_REPLICATION_FACTOR: "--replication-factor cannot exceed the number of brokers",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "use at most 249 ASCII letters, digits, '.', '_' and '-'",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "use a user with access, or change the topic's ACLs",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "use a user with access, or change the group's ACLs",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "use a user with access, or change the cluster's ACLs",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "use a user with access, or change the id's ACLs",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: _ON_DENIAL,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: _ON_DENIAL,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: _ON_DENIAL,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _ON_DENIAL,
     ErrorCode.SECURITY_DISABLED: "set authorizer.class.name on brokers and controllers",
     ErrorCode.SASL_AUTHENTICATION_FAILED: "check username and password in sasl.jaas.config",
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "set delegation.token.secret.key on brokers and controllers",
@@ -46,10 +50,11 @@ ADVICE: Final = {
 }
 """Advice for protocol errors whose names do not suggest what to do."""
 ADVICE_BY_MESSAGE: Final = {
+    PRODUCER_ID_DENIED: "an ACL for WRITE on the topic is enough",
     "collides with": "'.' and '_' are equal in metric names: choose a name that differs in more",
     "xcessively large number of partitions": "use at most 10000 --partitions at once",
 }
-"""Advice by a part of the broker's message, where the message is more specific than the code."""
+"""Advice by a part of the error's message, where the message is more specific than the code."""
 
 
 class FormatMismatch(ValueError):
@@ -60,6 +65,9 @@ def describe_api_error(error: ApiError) -> str:
     """Return a sentence for a broker's error, with advice."""
     message = error.message or "the request"
     name = error.code.name.lower().replace("_", " ").removesuffix(" exception")
+    about, _, detail = message.rpartition(": ")
+    if detail.rstrip(".").lower() in (name, "authorization failed"):
+        message = about or "the request"  # some responses repeat the code in words
     advice = next(
         (advice for words, advice in ADVICE_BY_MESSAGE.items() if words in message), ADVICE.get(error.code)
     )
@@ -80,6 +88,6 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_topic(name: str, known: Iterable[str]) -> CommandError:
-    """Return the error for a topic that does not exist."""
+    """Return the error for a topic that a broker did not list: it is missing, or the user lacks DESCRIBE."""
     near = suggestion(name, known) or ": 'kwire topics list' lists the topics"
-    return CommandError(f"there is no topic '{name}'{near}")
+    return CommandError(f"there is no topic '{name}', or this user may not describe it{near}")
