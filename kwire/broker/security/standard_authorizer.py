@@ -1,8 +1,8 @@
 """The decisions of Apache Kafka's StandardAuthorizer, from the ACLs of one moment.
 
-Super users may do everything. For others the ACLs decide whose pattern matches the resource: one that denies
-comes before all that allow. If ACLs match the resource but not the request, it is denied. If no ACL matches
-the resource, `allow.everyone.if.no.acl.found` decides.
+Super users have full access. For others the ACLs decide whose pattern matches the resource. A DENY ACL takes
+precedence over all ALLOW ACLs. If ACLs match the resource but not the request, it is denied. If no ACL
+matches the resource, `allow.everyone.if.no.acl.found` decides.
 
 An authorizer never changes, so that a request sees one version of the ACLs. Changed ACLs are another object,
 which shares the parts that did not change. A decision costs a few lookups: one for the name, one for each
