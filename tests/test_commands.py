@@ -58,11 +58,13 @@ if arguments[0] == "serve":
     if "--console" in arguments:
         arguments += ["--http", "0"]
     arguments += ["--data", "of-another"]
+elif arguments[0] == "format":
+    arguments += ["--data", "of-format"]
 elif arguments[:2] == ["cluster", "up"]:
     arguments += ["--port", os.environ["CLUSTER_PORT"]]
 elif arguments[0] == "consume" and "--until" not in arguments:
     arguments += ["--until", "end"]
-if arguments[0] not in ("serve", "cluster", "certs", "completion", "doctor", "dump"):
+if arguments[0] not in ("serve", "format", "cluster", "certs", "completion", "doctor", "dump"):
     where = "BOOTSTRAP_OF_USERS" if "--command-config" in arguments else "BOOTSTRAP"
     arguments += ["--bootstrap-server", os.environ[where]]
 command = [sys.executable, "-m", "kwire", *arguments]
@@ -92,10 +94,10 @@ LISTENERS = {
     "required;",
     "delegation.token.secret.key": "some-long-secret",
     "authorizer.class.name": STANDARD_AUTHORIZER,
-    "super.users": "User:ANONYMOUS;User:alice",
+    "super.users": "User:ANONYMOUS;User:alice;User:admin",
 }
 """The properties of a plaintext broker and of one with users."""
-USERS = {"alice": "alice-secret"}
+USERS = {"alice": "alice-secret", "admin": "admin-secret", "bob": "bob-secret"}
 
 
 def free_ports(count: int) -> int:
@@ -124,7 +126,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     for name, password in USERS.items():
         login = ClientConfig("", name, password, "SCRAM-SHA-512").java
         (tmp_path / f"{name}.properties").write_text("".join(f"{key}={login[key]}\n" for key in login))
-        (tmp_path / "password.txt").write_text(password)
+        (tmp_path / "password.txt").write_text(USERS["alice"])
     environment = {
         **os.environ,
         "PATH": f"{place}:{os.environ['PATH']}",

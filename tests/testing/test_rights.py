@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import confluent_kafka as confluent
@@ -22,7 +25,8 @@ ONE = confluent.TopicPartition("orders", 0, 1)
 WAIT_S = 6.0
 DENIED = re.compile(
     "authorization failed|AUTHORIZATION_FAILED|AuthorizationFailed"
-    "|No leaders found|topic not available|waited",  # for clients, a topic without DESCRIBE does not exist
+    "|No leaders found|topic not available|waited"  # for clients, a topic without DESCRIBE does not exist
+    "|is not in the list",
     re.IGNORECASE,
 )
 
@@ -147,6 +151,56 @@ def set_password(kafka: Kafka) -> None:
     kafka._call(lambda client: alter(client._cluster, "bob", "secret", "SCRAM-SHA-256"))
 
 
+def admin_python(call: Callable[[Any], Any]) -> Task:
+    """Return a call of kafka-python's admin client. It returns the errors of items as classes or objects."""
+
+    def task(broker: Broker) -> None:
+        from kafka import KafkaAdminClient
+        from kafka.errors import NoError
+
+        with closing(KafkaAdminClient(**broker.client_config(USER).kafka_python)) as client:
+            found = call(client)
+        for one in found.values() if isinstance(found, dict) else ():
+            if isinstance(one, str) and "AUTHORIZATION" in one.upper():
+                raise PermissionError(one)
+            if isinstance(one, type) and issubclass(one, Exception) and one is not NoError:
+                raise one
+
+    return task
+
+
+def command(*words: str, shows: str = "") -> Task:
+    """Return a `kwire` command, and the text that its output must have."""
+
+    def task(broker: Broker) -> None:
+        with TemporaryDirectory() as directory:
+            path = Path(directory, "client.properties")
+            path.write_text(broker.client_config(USER).java_properties)
+            ran = subprocess.run(
+                [sys.executable, "-m", "kwire", *words, "--command-config", str(path)],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+        if ran.returncode:
+            raise RuntimeError(ran.stderr)
+        if shows not in ran.stdout:
+            raise LookupError(f"{shows} is not in the list: {ran.stdout}")
+
+    return task
+
+
+def reassign(client: Any) -> Any:
+    from kafka import TopicPartition
+
+    return client.alter_partition_reassignments({TopicPartition("orders", 0): [1]})
+
+
+def move_replica(broker: Broker) -> None:
+    command("logs", "move", "orders", "--partition=0", "--broker=1", f"--to={broker.log_dir}")(broker)
+
+
 def list_acls(broker: Broker) -> None:
     """Use kafka-python: librdkafka 2.16 ignores the error of the response."""
     from kafka import KafkaAdminClient
@@ -232,9 +286,24 @@ TASKS: list[tuple[str, dict[str, Task]]] = [
     ("Change the configurations of topics", {"admin": altered(TOPIC, "orders", "retention.ms", "9000000")}),
     (
         "Describe the configurations of brokers",
-        {"admin": admin(lambda client: client.describe_configs([kafka_admin.ConfigResource(BROKER, "1")]))},
+        {
+            "brokers": admin(
+                lambda client: client.describe_configs([kafka_admin.ConfigResource(BROKER, "1")])
+            ),
+            "loggers": command("configs", "describe", "logger", "1", "--all", shows="kafka.authorizer"),
+            "client metrics": command("configs", "describe", "client-metrics", "all", "--all"),
+        },
     ),
-    ("Change the configurations of brokers", {"admin": altered(BROKER, "1", "log.cleaner.threads", "2")}),
+    (
+        "Change the configurations of brokers",
+        {
+            "brokers": altered(BROKER, "1", "log.cleaner.threads", "2"),
+            "loggers": command("configs", "alter", "logger", "1", "--set", "kafka.authorizer.logger=INFO"),
+            "client metrics": command(
+                "configs", "alter", "client-metrics", "all", "--set", "interval.ms=1000"
+            ),
+        },
+    ),
     ("Describe groups", {"admin": admin(lambda client: client.describe_consumer_groups(["billing"]))}),
     (
         "Describe the committed",
@@ -244,7 +313,63 @@ TASKS: list[tuple[str, dict[str, Task]]] = [
         "Change the committed",
         {"admin": admin(lambda client: client.alter_consumer_group_offsets(of_group(ONE)))},
     ),
+    (
+        "Delete the committed",
+        {
+            "command": command(
+                *("groups", "delete-offsets", "billing", "--topic", "orders", "--execute"), shows="orders"
+            )
+        },
+    ),
     ("Delete groups", {"admin": admin(lambda client: client.delete_consumer_groups(["billing"]))}),
+    (
+        "Describe the configurations of groups",
+        {"command": command("configs", "describe", "group", "billing", "--all", shows="session")},
+    ),
+    (
+        "Change the configurations of groups",
+        {
+            "command": command(
+                *("configs", "alter", "group", "billing", "--set", "consumer.session.timeout.ms=50000")
+            )
+        },
+    ),
+    (
+        "Describe the active producers",
+        {"command": command("transactions", "producers", "orders")},
+    ),
+    (
+        "List or describe transactions",
+        {
+            "list": command("transactions", "list", shows="billing"),
+            "describe": command("transactions", "describe", "billing", shows="billing"),
+        },
+    ),
+    ("Terminate", {"command": command("transactions", "terminate", "billing")}),
+    (
+        "Describe log directories",
+        {
+            "directories": command("logs", "list", shows="1"),
+            "quorum": admin_python(lambda client: client.describe_metadata_quorum()),
+            "reassignments": admin_python(lambda client: client.list_partition_reassignments()),
+        },
+    ),
+    (
+        "Reassign partitions",
+        {
+            "reassign": admin_python(reassign),
+            "elect": admin_python(lambda client: client.elect_leaders(0, {"orders": [0]}, raise_errors=True)),
+            "move": move_replica,
+            "features": admin_python(
+                lambda client: client.update_features({"group.version": 1}, validate_only=True)
+            ),
+        },
+    ),
+    (
+        "List the delegation tokens",
+        {"command": command("tokens", "list", shows="bob")},
+    ),
+    ("Create delegation tokens", {"command": command("tokens", "create", "--owner", "bob")}),
     (
         "List ACLs",
         {
@@ -267,12 +392,19 @@ def row_of(task: str) -> str:
 
 def acls_of(row: str) -> list[list[Acl]]:
     """Return the sets of ACLs that a row describes. Each of them suffices."""
-    names = {"topic": "orders", "group": "billing", "transactional_id": "billing"}
+    names = {
+        "topic": "orders",
+        "group": "billing",
+        "transactional_id": "billing",
+        "delegation_token": "*",
+        "user": "bob",
+    }
     found = []
     for each in row.split(", or "):
         acls = []
         for operation, resource, output in re.findall(
-            r"([A-Z_]+) on the (topic|group|transactional id|cluster)( of the output)?", each
+            r"([A-Z_]+) on the (topic|group|transactional id|cluster|delegation token|user)( of the output)?",
+            each,
         ):
             kind = resource.replace(" ", "_")
             given: dict[str, Any] = {kind: True if kind == "cluster" else names[kind]}
@@ -280,6 +412,8 @@ def acls_of(row: str) -> list[list[Acl]]:
                 given[kind] = "bills"
             if operation == "CREATE" and kind == "topic":
                 given[kind] = "new"
+            if kind == "user":
+                given = {"user_principal": names[kind]}
             acls.append(Acl.allow(USER, operation, **given))
         found.append(acls)
     return found
@@ -293,8 +427,13 @@ def broker() -> Iterator[Broker]:
         "group.consumer.min.heartbeat.interval.ms": 100,
         "group.consumer.heartbeat.interval.ms": 100,
     }
-    with Broker(few, users={USER: "alice-secret"}, acls=[]) as broker:
+    with Broker(few, users={USER: "alice-secret", "bob": "bob-secret"}, acls=[]) as broker:
         broker.create_topic("bills")
+        broker.create_token("bob")
+        producer = confluent.Producer(
+            {**broker.client_config("kwire-testing").confluent, "transactional.id": "billing"}
+        )
+        producer.init_transactions(WAIT_S)
         yield broker
 
 
@@ -336,7 +475,7 @@ def test_a_producer_that_creates_its_topic_needs_create(broker: Broker) -> None:
 
 
 def test_each_row_is_tested() -> None:
-    table = PAGE.read_text().partition("### What a program needs")[2].partition("\n\nLists")[0]
+    table = PAGE.read_text().partition("### What a program needs")[2].partition("\n\n- **Idempotent")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ") and "| ACLs |" not in line]
     assert [row for row, _ in TASKS] == [
         next(task for task, _ in TASKS if row.startswith(f"| {task}")) for row in rows
