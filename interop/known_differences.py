@@ -61,6 +61,7 @@ KNOWN: list[tuple[str, str, str]] = [
     ("languages.*", "/MUTUAL_*/refused/* certificate/alert", ALERTS),
     ("languages.kafkajs", "/MUTUAL_*/refused/untrusted broker/messages/*", CHAIN),
     ("authorizer.*AlterConfigs", "*/broker invalid v*/Responses/[45]/*", RIGHTS_FIRST),
+    ("authorizer.*AlterConfigs", "*/broker invalid v?, audit log", RIGHTS_FIRST),
     ("authorizer.CreateAcls", "*/*er match v3/Results/*", INVALID_ACL),
     ("authorizer.CreateAcls", "*/*er any operation v3/Results/*", INVALID_ACL),
     ("authorizer.CreateAcls", "*/*er any permission v3/Results/*", INVALID_ACL),

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from interop.authorizer.audit_trail import TracingKafka
 from interop.authorizer.comparison import Worlds
 from interop.authorizer.resources import create_resources
 from interop.authorizer.world import World
-from interop.brokers import ApacheKafka, Kwire
+from interop.brokers import Kwire
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def started(overrides: dict[str, str] | None = None) -> Iterator[Worlds]:
         world.start()
         create_resources(world)
 
-    pair = World(ApacheKafka, overrides), World(Kwire, overrides)
+    pair = World(TracingKafka, overrides), World(Kwire, overrides)
     try:
         with ThreadPoolExecutor(2) as executor:
             list(executor.map(start, pair))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from interop.authorizer.audit_trail import BROKER_LOGGER, LOGGER, AuditTrail
 from interop.authorizer.rights import Right
 from interop.batches import walk
 from interop.brokers import Broker, free_port
@@ -79,11 +80,21 @@ class World:
         self._clients: dict[tuple[str, str], RawClient] = {}
         self.ids: dict[str, bytes] = {}
         """The topic ids by topic."""
+        self.audit_trail = AuditTrail(self.broker)
         self.values: dict[str, Any] = {}
         """Values from the set-up that requests need, such as producer ids."""
 
     def start(self) -> None:
         self.broker.start()
+        if self.broker.name == "kwire":
+            self._trace()
+
+    def _trace(self) -> None:
+        """Write all lines of the audit log. Apache Kafka has a property for it: see `TracingKafka`."""
+        config = {"Name": LOGGER, "ConfigOperation": 0, "Value": "TRACE"}
+        resource = {"ResourceType": BROKER_LOGGER, "ResourceName": "1", "Configs": [config]}
+        response = self.call("IncrementalAlterConfigs", 1, Resources=[resource])
+        assert not response["Responses"][0]["ErrorCode"], response
 
     def discard(self) -> None:
         for client in self._clients.values():

@@ -12,6 +12,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 ROOT: Final = "root"
+TRACE: Final = 5
+"""The level below DEBUG, as in Log4j."""
 PACKAGE: Final = "kwire"
 AUDIT_LOGGER: Final = "kafka.authorizer.logger"
 LOGGER_NAMES: Final = (

@@ -51,10 +51,10 @@ class Acl(NamedTuple):
     def __str__(self) -> str:
         """Return Apache Kafka's text, which its audit log has."""
         return (
-            f"StandardAcl(resourceType={name_of(ResourceType, self.resource_type)}, "
+            f"StandardAcl[resourceType={name_of(ResourceType, self.resource_type)}, "
             f"resourceName={self.resource_name}, patternType={name_of(PatternType, self.pattern_type)}, "
             f"principal={self.principal}, host={self.host}, operation={operation_name(self.operation)}, "
-            f"permissionType={name_of(Permission, self.permission_type)})"
+            f"permissionType={name_of(Permission, self.permission_type)}]"
         )
 
 

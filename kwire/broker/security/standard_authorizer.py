@@ -24,7 +24,7 @@ from kwire.broker.security.acl import (
     Permission,
     acl_host,
 )
-from kwire.broker.security.authorizer import Operation, ResourceType
+from kwire.broker.security.authorizer import ANY_NAME, Operation, ResourceType
 from kwire.broker.security.principal import Principal
 from kwire.wire.errors import ApiError, ErrorCode
 from kwire.wire.named_tuple import NamedTuple
@@ -240,7 +240,7 @@ class StandardAuthorizer:
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
         # Apache Kafka asks for this name first, for super users and for resources without ACLs.
-        if self.allows(principal, host, operation, resource_type, "hardcode"):
+        if self.allows(principal, host, operation, resource_type, ANY_NAME):
             return True
         denied: dict[int, set[str]] = {PatternType.LITERAL: set(), PatternType.PREFIXED: set()}
         allowed: dict[int, set[str]] = {PatternType.LITERAL: set(), PatternType.PREFIXED: set()}

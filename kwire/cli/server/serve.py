@@ -28,6 +28,7 @@ from kwire.cli.server.log_directories import unusable
 from kwire.cli.server.service import CrashRecorder, Service
 from kwire.cli.shared.command_error import CommandError, UsageError
 from kwire.cli.shared.standard_streams import flush_errors
+from kwire.host.loggers import TRACE
 
 if TYPE_CHECKING:
     from kwire.broker.observe.http import HttpPort
@@ -104,6 +105,7 @@ def _configure_logging(options: argparse.Namespace) -> None:
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    logging.addLevelName(TRACE, "TRACE")  # a level of the audit log that can be set with AlterConfigs
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 

@@ -217,8 +217,8 @@ def test_texts_of_the_rules_are_those_of_kafka() -> None:
     ]
     assert texts == [
         "SuperUser",
-        "MatchingAcl(acl=StandardAcl(resourceType=TOPIC, resourceName=t, patternType=LITERAL, "
-        "principal=User:alice, host=*, operation=READ, permissionType=DENY))",
+        "MatchingAcl(acl=StandardAcl[resourceType=TOPIC, resourceName=t, patternType=LITERAL, "
+        "principal=User:alice, host=*, operation=READ, permissionType=DENY])",
         "DefaultDeny",
         "DefaultDeny",
     ]

@@ -81,13 +81,19 @@ def alter_configs(
 
 
 def _authorization_fault(node: BrokerRole, context: RequestContext, change: ResourceChange) -> Fault | None:
-    """Return the error if the client may not change this broker. The controller authorizes other changes."""
+    """Return the error if the client may not change this broker. The controller authorizes other changes.
+
+    The controller authorizes an allowed change of a configuration again. As in Apache Kafka, the audit log
+    has only the check there.
+    """
+    is_logger = change.resource_type == RESOURCE_BROKER_LOGGER
+    if not is_logger and node.gate.allows(context, Operation.ALTER_CONFIGS, references=0):
+        return None
     if node.gate.allows(context, Operation.ALTER_CONFIGS):
         return None
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     # As in Apache Kafka, the error of a logger has no message.
-    message = None if change.resource_type == RESOURCE_BROKER_LOGGER else DEFAULT_MESSAGES[code]
-    return Fault(code, message)
+    return Fault(code, None if is_logger else DEFAULT_MESSAGES[code])
 
 
 def alter_configs_on_controller(

@@ -12,13 +12,12 @@ from typing import Final
 from kwire.broker.config.definition import parse_integer
 from kwire.broker.config.describe import ConfigEntry, ConfigSource
 from kwire.broker.controller.commands import AlterOperation, ConfigChange, Fault
-from kwire.host.loggers import ROOT
+from kwire.host.loggers import ROOT, TRACE
 from kwire.wire.errors import ApiError, ErrorCode
 
 Loggers = Mapping[str, logging.Logger]
 """The loggers of a node, by name."""
 
-TRACE: Final = 5
 LEVELS: Final = {
     "DEBUG": logging.DEBUG,
     "ERROR": logging.ERROR,

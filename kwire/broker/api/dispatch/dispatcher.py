@@ -145,6 +145,8 @@ class Dispatcher:
         if is_large:
             self._start_large(handler, context, frame, position, may_wait=True)
             return
+        audit_log = self._gate.audit_log
+        recorded = 0 if audit_log is None else audit_log.recorded
         self._call(handler, context, request)
         if (
             context.fast_path is not None
@@ -154,7 +156,10 @@ class Dispatcher:
         ):
             (piece,) = context.reply
             assert isinstance(piece, bytearray)
-            channel.repeated_request = RepeatedRequest(header, frame, piece, context.fast_path, self._gate)
+            checks = 0 if audit_log is None else audit_log.recorded - recorded
+            channel.repeated_request = RepeatedRequest(
+                header, frame, piece, context.fast_path, self._gate, checks
+            )
 
     def _start_queued_fetch(
         self, handler: Handler, context: RequestContext, frame: memoryview, position: int, may_wait: bool

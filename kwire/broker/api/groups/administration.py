@@ -92,32 +92,48 @@ def consumer_group_describe(
     found: dict[int, DescribedConsumerGroup] = {}
 
     def described(at: int, group: DescribedConsumerGroup) -> None:
-        assignments = (
-            *(one.assignment for one in group.members),
-            *(one.target_assignment for one in group.members),
-        )
-        topics = {topic.topic_name for assignment in assignments for topic in assignment.topic_partitions}
-        if not all(
-            node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name) for name in topics
-        ):
-            group = DescribedConsumerGroup(
-                group_id=group.group_id,
-                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                error_message=HIDDEN_TOPICS,
-            )
         if request.include_authorized_operations and not group.error_code:
             group.authorized_operations = authorized_operations(
                 node.gate, context, ResourceType.GROUP, group.group_id
             )
         found[at] = group
         if len(found) == len(group_ids):
-            context.complete(
-                ConsumerGroupDescribeResponse(groups=[found[at] for at in range(len(group_ids))])
-            )
+            groups = _without_hidden(node, context, [found[at] for at in range(len(group_ids))])
+            context.complete(ConsumerGroupDescribeResponse(groups=groups))
 
     for at, group_id in enumerate(group_ids):
         node.groups.describe_committed(CONSUMER, group_id, partial(described, at))
     return DELAYED
+
+
+def _without_hidden(
+    node: BrokerRole, context: RequestContext, groups: list[DescribedConsumerGroup]
+) -> list[DescribedConsumerGroup]:
+    """Return the groups, with an error for each group that has a topic that the client may not describe."""
+    topics_by_group = [
+        {
+            topic.topic_name
+            for member in group.members
+            for assignment in (member.assignment, member.target_assignment)
+            for topic in assignment.topic_partitions
+        }
+        for group in groups
+    ]
+    hidden = {
+        name
+        for name in set().union(*topics_by_group)
+        if not node.gate.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+    }
+    return [
+        group
+        if topics.isdisjoint(hidden)
+        else DescribedConsumerGroup(
+            group_id=group.group_id,
+            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            error_message=HIDDEN_TOPICS,
+        )
+        for group, topics in zip(groups, topics_by_group, strict=True)
+    ]
 
 
 def delete_groups(node: BrokerRole, context: RequestContext, request: DeleteGroupsRequest) -> Delayed:

@@ -27,6 +27,7 @@ from kwire.broker.api.request.slices import (
     complete_in_slices,
     handle_in_slices,
 )
+from kwire.broker.api.request.topic_rights import TopicRights
 from kwire.broker.controller.commands import Fault
 from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.coordinator.groups.offsets import CommittedOffset, OffsetCommit, PartitionCommit
@@ -229,13 +230,18 @@ class _OffsetFetch:
         """Return the topics that a request names, with the errors of unknown and of denied topics."""
         by_id = self._version >= FIRST_VERSION_WITH_TOPIC_IDS
         name_of = self._node.image.name_of
-        found = []
+        names = []
         for number, topic in enumerate(topics, 1):
-            name = name_of(topic.topic_id) if by_id else topic.name
+            names.append(name_of(topic.topic_id) if by_id else topic.name)
+            if not number % SLICE_PARTITIONS:
+                yield
+        may_describe = TopicRights(self._node.gate, self._context, Operation.DESCRIBE, names)
+        found = []
+        for number, (topic, name) in enumerate(zip(topics, names, strict=True), 1):
             error = ErrorCode.NONE
             if name is None:
                 error = ErrorCode.UNKNOWN_TOPIC_ID
-            elif authorizes and not self._may_describe(name):
+            elif authorizes and not may_describe[name]:
                 error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             found.append(_RequestedTopic(name, topic.topic_id, topic.partition_indexes, error))
             if not number % SLICE_ITEMS:
@@ -246,19 +252,17 @@ class _OffsetFetch:
         """Return all topics with offsets that the client may describe."""
         topics = self._node.image.topics
         by_id = self._version >= FIRST_VERSION_WITH_TOPIC_IDS
+        may_describe = TopicRights(self._node.gate, self._context, Operation.DESCRIBE, stored)
         found = []
         for number, (name, partitions) in enumerate(stored.items(), 1):
             topic = topics.get(name)
             # From v10 on, a deleted topic has no id and so cannot be in the response.
-            if self._may_describe(name) and (topic is not None or not by_id):
+            if may_describe[name] and (topic is not None or not by_id):
                 topic_id = ZERO_UUID if topic is None else topic.topic_id
                 found.append(_RequestedTopic(name, topic_id, list(partitions)))
             if not number % SLICE_ITEMS:
                 yield
         return found
-
-    def _may_describe(self, topic: str) -> bool:
-        return self._node.gate.allows(self._context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
     def _copy(
         self, group: OffsetFetchRequestGroup, requested: Sequence[_RequestedTopic] | None, stored: Stored

@@ -50,10 +50,11 @@ from kwire.broker.api.request.slices import (
     complete_in_slices,
     slices_of,
 )
+from kwire.broker.api.request.topic_rights import TopicRights
 from kwire.broker.api.request.unexpected_error import unexpected_error
 from kwire.broker.replication.broker_topic_metrics import EXPECTED_FETCH_ERRORS
 from kwire.broker.replication.roles import LEADER
-from kwire.broker.security.authorizer import Operation, ResourceType
+from kwire.broker.security.authorizer import Operation
 from kwire.broker.storage.file_region import FileRegion
 from kwire.broker.storage.log.segments import EMPTY, INCOMPLETE
 from kwire.broker.storage.log.worker_reads import ReadPending, WorkerReads
@@ -161,6 +162,7 @@ class _Fetch:
         "_is_last_read",
         "_isolation",
         "_max_bytes",
+        "_may_read",
         "_min_bytes",
         "_node",
         "_positions",
@@ -203,6 +205,7 @@ class _Fetch:
         self._skips_quiet = (
             session.is_incremental and not self._selects_replica and isolation is not FUTURE_REPLICA
         )
+        self._may_read: TopicRights | None = None
         self._timer: Timer | None = None
         self._reads = WorkerReads()
         self._is_last_read = False
@@ -218,14 +221,15 @@ class _Fetch:
     def resolve(self, targets: Iterable[FetchTarget]) -> None:
         """Find the partitions of all targets, possibly in several calls. Call this before `read`."""
         node = self._node
-        authorizes = node.gate.authorizer is not None
+        if self._may_read is None and node.gate.authorizer is not None:
+            names = (target.topic for target in self._session.targets.values())
+            self._may_read = TopicRights(node.gate, self._context, Operation.READ, names)
+        may_read = self._may_read
         for target in targets:
             if target.topic is None:
                 self._unknown.append((target, partition_error(target, ErrorCode.UNKNOWN_TOPIC_ID)))
                 continue
-            if authorizes and not node.gate.allows(
-                self._context, Operation.READ, ResourceType.TOPIC, target.topic
-            ):
+            if may_read is not None and not may_read[target.topic]:
                 error = partition_error(target, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 self._unknown.append((target, error))
                 continue

@@ -7,13 +7,13 @@ response (`ItemResults`). Handlers ask the gate about everything that `needs` le
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from copy import copy
 from sys import maxsize
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kwire.broker.api.request.error_responses import WITH_DEFAULT_MESSAGE, ItemResults, items_of
-from kwire.broker.api.request.needs import ByHandler, ItemNeed
+from kwire.broker.api.request.needs import ByHandler, ItemNeed, References
 from kwire.broker.api.request.requester import Requester
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS
 from kwire.broker.controller.commands import Fault
@@ -26,8 +26,9 @@ from kwire.broker.metadata.image import (
     MetadataImage,
 )
 from kwire.broker.metadata.topic_names import topic_name_fault
-from kwire.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
+from kwire.broker.security.authorizer import ANY_NAME, CLUSTER_NAME, Operation, ResourceType
 from kwire.broker.storage.dirs.log_dir import METADATA_TOPIC
+from kwire.broker.storage.log.validator import is_transactional
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kwire.wire.primitives import ZERO_UUID
@@ -77,8 +78,8 @@ _WITH_DEFAULT_MESSAGE: Final = WITH_DEFAULT_MESSAGE | {
 """The APIs that send Kafka's default message with the error of an item."""
 
 
-def _only_need(api_key: int) -> tuple[str, str, Operation, ResourceType] | None:
-    """Return the field of the items, the field of an item's name, and what each item needs.
+def _only_need(api_key: int) -> tuple[str, str, Operation, ResourceType, References] | None:
+    """Return the field of the items, the field of an item's name, what each item needs, and how it counts.
 
     Return None for an API that needs something else too, or for which other checks come before rights.
     """
@@ -86,10 +87,12 @@ def _only_need(api_key: int) -> tuple[str, str, Operation, ResourceType] | None:
     if len(needs) != 1 or not isinstance(needs[0], ItemNeed) or api_key in _REPEATED_FIRST:
         return None
     (need,) = needs
+    assert isinstance(need, ItemNeed)
     if need.resource_type is None or need.or_on_cluster is not None or api_key == ApiKey.DESCRIBE_PRODUCERS:
         return None
     items = items_of(api_key)
-    return items.request_field, items.key_fields[0].rpartition("=")[2], need.operation, need.resource_type
+    name_field = items.key_fields[0].rpartition("=")[2]
+    return items.request_field, name_field, need.operation, need.resource_type, need.references
 
 
 _ONLY_NEEDS: Final = {
@@ -101,6 +104,8 @@ _WITHOUT_NEED: Final = WITH_DEFAULT_MESSAGE | {
 }
 """The APIs whose error does not say which operation on the cluster is denied, as in Apache Kafka."""
 
+
+NameT = TypeVar("NameT", str, str | None)
 
 SLICE_ITEMS: Final = 64
 """The number of items in a slice of a large request, which take about 5 ms if all of them are denied."""
@@ -133,10 +138,13 @@ class Gate:
         name: str = CLUSTER_NAME,
         *,
         is_asked: bool = True,
+        references: int = 1,
     ) -> bool:
         """Return whether the client may perform an operation on a resource.
 
         `is_asked` is False if the client did not ask for this operation, which is not an incident then.
+        `references` is the number of times that the request names the resource; 0 if the audit log must not
+        have the check.
         """
         if self.authorizer is None:
             return True
@@ -144,20 +152,36 @@ class Gate:
         if authorizer is None:
             authorizer = context.authorizer = self.authorizer
         is_allowed = authorizer.allows(context.principal, context.peer_host, operation, resource_type, name)
-        if self.audit_log is not None:
+        if self.audit_log is not None and references:
             self.audit_log.record(
                 *(authorizer, context, operation, resource_type, name),
                 is_allowed=is_allowed,
                 is_asked=is_asked,
+                references=references,
             )
         return is_allowed
 
     def allows_any(self, context: Requester, operation: Operation, resource_type: ResourceType) -> bool:
         """Return whether the client may perform an operation on at least one resource of a type."""
         authorizer = self.authorizer_of(context)
-        return authorizer is None or authorizer.allows_any(
-            context.principal, context.peer_host, operation, resource_type
-        )
+        if authorizer is None:
+            return True
+        client = context.principal, context.peer_host
+        if self.audit_log is not None:
+            # As in Apache Kafka, the audit log only has the check that comes first.
+            self.audit_log.record(
+                *(authorizer, context, operation, resource_type, ANY_NAME),
+                is_allowed=authorizer.allows(*client, operation, resource_type, ANY_NAME),
+                is_asked=False,
+                references=0,
+            )
+        return authorizer.allows_any(*client, operation, resource_type)
+
+    def report_denied(self, context: Requester, operation: Operation) -> None:
+        """Report a denied operation on the cluster that is not an incident in the audit log."""
+        authorizer = self.authorizer_of(context)
+        if authorizer is not None and self.audit_log is not None:
+            self.audit_log.report_denied(authorizer, context, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def require(
         self,
@@ -202,10 +226,17 @@ class Gate:
                 results = yield from self._denied(context, request, need)
                 continue
             names = getattr(request, need.field) if need.field else CLUSTER_NAME
-            for number, name in enumerate([names] if isinstance(names, str) else names or (), 1):
-                self.require(context, need.operation, need.resource_type, name)
+            if names is None or isinstance(names, str):
+                if names is not None:
+                    self.require(context, need.operation, need.resource_type, names)
+                continue
+            is_denied = False
+            for number, name in enumerate(dict.fromkeys(names), 1):
+                is_denied |= not self.allows(context, need.operation, need.resource_type, name)
                 if not number % SLICE_ITEMS:
                     yield
+            if is_denied:
+                raise ApiError(DENIED[need.resource_type])
         return (request, None) if not results else (results.rest_of(request), results)
 
     def _allows_all(
@@ -216,12 +247,13 @@ class Gate:
         name_field: str,
         operation: Operation,
         resource_type: ResourceType,
+        references: References,
     ) -> bool:
         """Return whether all items are known and allowed, which is the usual case."""
         authorizer, principal, peer_host = self.authorizer_of(context), context.principal, context.peer_host
         if authorizer is None:
             return True
-        names = []
+        named: list[tuple[str, Any]] = []
         for item in getattr(request, field):
             name = item if isinstance(item, str) else getattr(item, name_field)
             if not name:
@@ -229,10 +261,53 @@ class Gate:
                 name = None if topic_id == ZERO_UUID else self._image().name_of(topic_id)
             if name is None or not authorizer.allows(principal, peer_host, operation, resource_type, name):
                 return False
-            names.append(name)
-        if self.audit_log is not None:
-            self.audit_log.record_allowed(authorizer, context, operation, resource_type, names)
+            named.append((name, item))
+        audit_log = self.audit_log
+        if audit_log is not None and not (audit_log.logs_allowed and self._fails(context, request)):
+            counted = _counted(named, references)
+            audit_log.record_allowed(authorizer, context, operation, resource_type, counted)
         return True
+
+    def _fails(self, context: Requester, request: Any) -> bool:
+        steps = self._fails_in_transaction(context, request)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                fails: bool = end.value
+                return fails
+
+    def _fails_in_transaction(self, context: Requester, request: Any) -> Generator[None, None, bool]:
+        """Return whether a Produce fails because of its transactional id.
+
+        Then the audit log has no topics, because Apache Kafka checks the transactional id first. Here the
+        handler does that, and topics are authorized nevertheless.
+        """
+        if context.header.api_key != ApiKey.PRODUCE:
+            return False
+        authorizer = self.authorizer_of(context)
+        if authorizer is None:
+            return False
+        name, client = request.transactional_id, (context.principal, context.peer_host)
+        if name is not None and authorizer.allows(
+            *client, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name
+        ):
+            return False
+        all_data = (data for topic in request.topic_data for data in topic.partition_data)
+        for number, data in enumerate(all_data, 1):
+            if is_transactional(data.records):
+                return True
+            if not number % SLICE_ITEMS:
+                yield
+        return False
+
+    def _name_of(self, item: Any, name_field: str) -> str | None:
+        """Return the name of an item, which may have the id of a topic; None for an unknown id."""
+        topic_id = getattr(item, "topic_id", ZERO_UUID)
+        if topic_id != ZERO_UUID:
+            return self._image().name_of(topic_id)
+        name: str | None = getattr(item, name_field) if isinstance(item, Message) else item
+        return name
 
     def _denied(self, context: Requester, request: Any, need: ItemNeed) -> Generator[None, None, ItemResults]:
         api_key = context.header.api_key
@@ -240,6 +315,17 @@ class Gate:
         name_field = results.items.key_fields[-1 if need.resource_type is None else 0].rpartition("=")[2]
         items = getattr(request, results.items.request_field)
         times = Counter(map(_identity, items)) if api_key in _REPEATED_FIRST else None
+        counts: dict[str | None, int] | None = None
+        if need.references is not References.EACH:
+            named: list[tuple[str | None, Any]] = []
+            for position, item in enumerate(items, 1):
+                named.append((self._name_of(item, name_field), item))
+                if not position % SLICE_ITEMS:
+                    yield
+            counts = dict(_counted(named, need.references))
+            if (yield from self._fails_in_transaction(context, request)):
+                counts = dict.fromkeys(counts, 0)
+        decided: dict[str, bool] = {}
         for position, item in enumerate(items):
             if position and not position % SLICE_ITEMS:
                 yield
@@ -255,7 +341,17 @@ class Gate:
                     results.add(position, item, _fault(api_key, ErrorCode.UNKNOWN_TOPIC_ID))
                     continue
             operation, resource_type, name = _need_of_item(need, item, name)
-            is_allowed = self.allows(context, operation, resource_type, name)
+            if counts is None:
+                is_allowed = self.allows(context, operation, resource_type, name)
+            elif name in decided:
+                is_allowed = decided[name]
+            else:
+                is_allowed = decided[name] = self.allows(
+                    context, operation, resource_type, name, references=counts[name]
+                )
+            if api_key == ApiKey.CREATE_TOPICS and not is_allowed:
+                # Apache Kafka checks this for each topic, and the handler does for allowed ones.
+                self.allows(context, Operation.DESCRIBE_CONFIGS, resource_type, name, is_asked=False)
             if api_key == ApiKey.DELETE_TOPICS:
                 may_know = self.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
                 if by_id:
@@ -270,6 +366,17 @@ class Gate:
             if not is_allowed:
                 results.add(position, item, _fault(api_key, DENIED[resource_type]))
         return results
+
+
+def _counted(named: Iterable[tuple[NameT, Any]], references: References) -> list[tuple[NameT, int]]:
+    """Return each check of items by their names with its number of references."""
+    if references is References.EACH:
+        return [(name, 1) for name, _ in named]
+    counts: dict[NameT, int] = {}
+    for name, item in named:
+        count = len(item.partition_data) if references is References.PARTITIONS else 1
+        counts[name] = count if references is References.NAMES else counts.get(name, 0) + count
+    return list(counts.items())
 
 
 def _need_of_item(need: ItemNeed, item: Any, name: str) -> tuple[Operation, ResourceType, str]:

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.wire.named_tuple import NamedTuple
+
+
+class References(Enum):
+    """The number of checks if a request names a resource several times, and their `resourceRefCount`.
+
+    Both are visible in the audit log. Apache Kafka has no common rule.
+    """
+
+    EACH = "one check per item"
+    ITEMS = "one check per name, which counts the items"
+    PARTITIONS = "one check per name, which counts the partitions"
+    NAMES = "one check per name, which counts as one"
 
 
 class Need(NamedTuple):
@@ -25,6 +39,8 @@ class ItemNeed(NamedTuple):
     """The type of the resource that an item names; None if an item has a configuration resource type."""
     or_on_cluster: Operation | None = None
     """An operation on the cluster that suffices for all items."""
+    references: References = References.EACH
+    """How the audit log counts an item."""
 
 
 class ByHandler(NamedTuple):

@@ -33,14 +33,24 @@ class RepeatedRequest:
     """The last request of a connection, and the response to send if the connection repeats the request."""
 
     __slots__ = (
-        *("_authorizer", "_before", "_behind", "_fast_path", "_gate", "_header", "_response"),
+        *("_authorizer", "_before", "_behind", "_checks", "_fast_path", "_gate", "_header", "_response"),
         "size_bytes",
     )
 
     def __init__(
-        self, header: RequestHeader, frame: Buffer, response: Buffer, fast_path: FastPath, gate: Gate
+        self,
+        header: RequestHeader,
+        frame: Buffer,
+        response: Buffer,
+        fast_path: FastPath,
+        gate: Gate,
+        checks: int = 0,
     ) -> None:
-        """`frame` is the request without its size prefix. `response` includes its size prefix."""
+        """`frame` is the request without its size prefix. `response` includes its size prefix.
+
+        `checks` is the number of operations that were authorized for the request.
+        """
+        self._checks = checks
         self._gate = gate
         self._authorizer = gate.authorizer
         self._header = header
@@ -68,7 +78,14 @@ class RepeatedRequest:
             or not request.startswith(self._before)
         ):
             return None
-        if self._gate.authorizer is not self._authorizer or not self._fast_path():
+        audit_log = self._gate.audit_log
+        if self._gate.authorizer is not self._authorizer or (
+            audit_log is not None and audit_log.logs_allowed
+        ):
             return b""
+        if not self._fast_path():
+            return b""
+        if audit_log is not None:
+            audit_log.record_repeated(self._checks)
         before, behind = self._response
         return before + request[_CORRELATION_ID:_AFTER_CORRELATION_ID] + behind

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from kwire.broker.api.request.needs import ByHandler, ItemNeed, Need, Needs
+from kwire.broker.api.request.needs import ByHandler, ItemNeed, Need, Needs, References
 from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.named_tuple import NamedTuple
@@ -68,6 +68,8 @@ DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CO
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 
+ITEMS, PARTITIONS = References.ITEMS, References.PARTITIONS
+
 READ_GROUP: Final = Need(READ, GROUP, "group_id")
 WRITE_TRANSACTION: Final = Need(WRITE, TRANSACTIONAL_ID, "transactional_id")
 FROM_NODES: Final = (Need(CLUSTER_ACTION),)
@@ -79,12 +81,15 @@ BEFORE_AUTHENTICATION: Final = ByHandler("clients call it before they have authe
 SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
     # KAFKA-18659: librdkafka before 2.8 compresses only if Produce v0 is advertised.
     ApiKey.PRODUCE: SupportedApi(
-        0, 13, (ItemNeed(WRITE, TOPIC), ByHandler("transactional batches need more")), rejected_below=3
+        0,
+        13,
+        (ItemNeed(WRITE, TOPIC, None, PARTITIONS), ByHandler("transactional batches need more")),
+        rejected_below=3,
     ),
     ApiKey.FETCH: SupportedApi(4, 18, (ByHandler("the fetch session has the partitions"),), EACH_NODE),
-    ApiKey.LIST_OFFSETS: SupportedApi(1, 11, (ItemNeed(DESCRIBE, TOPIC),)),
+    ApiKey.LIST_OFFSETS: SupportedApi(1, 11, (ItemNeed(DESCRIBE, TOPIC, None, ITEMS),)),
     ApiKey.METADATA: SupportedApi(0, 13, (ByHandler("all topics, or topics to be created"),)),
-    ApiKey.OFFSET_COMMIT: SupportedApi(2, 10, (READ_GROUP, ItemNeed(READ, TOPIC))),
+    ApiKey.OFFSET_COMMIT: SupportedApi(2, 10, (READ_GROUP, ItemNeed(READ, TOPIC, None, ITEMS))),
     ApiKey.OFFSET_FETCH: SupportedApi(1, 10, (ByHandler("topics are listed per group"),)),
     ApiKey.FIND_COORDINATOR: SupportedApi(0, 6, (ByHandler("the key type is the resource type"),)),
     ApiKey.JOIN_GROUP: SupportedApi(0, 9, (READ_GROUP,)),
@@ -99,14 +104,16 @@ SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
         2, 7, (ItemNeed(CREATE, TOPIC, CREATE), ByHandler("configurations need more")), CONTROLLER
     ),
     ApiKey.DELETE_TOPICS: SupportedApi(1, 6, (ItemNeed(DELETE, TOPIC, DELETE),), CONTROLLER),
-    ApiKey.DELETE_RECORDS: SupportedApi(0, 2, (ItemNeed(DELETE, TOPIC),)),
+    ApiKey.DELETE_RECORDS: SupportedApi(0, 2, (ItemNeed(DELETE, TOPIC, None, ITEMS),)),
     ApiKey.INIT_PRODUCER_ID: SupportedApi(0, 5, (ByHandler("it depends on the transactional id"),)),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: SupportedApi(2, 4, (ItemNeed(DESCRIBE, TOPIC, CLUSTER_ACTION),)),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: SupportedApi(2, 4, (ItemNeed(DESCRIBE, TOPIC, CLUSTER_ACTION, ITEMS),)),
     ApiKey.ADD_PARTITIONS_TO_TXN: SupportedApi(0, 5, (ByHandler("one denied topic fails all topics"),)),
     ApiKey.ADD_OFFSETS_TO_TXN: SupportedApi(0, 4, (WRITE_TRANSACTION, READ_GROUP)),
     ApiKey.END_TXN: SupportedApi(0, 5, (WRITE_TRANSACTION,)),
-    ApiKey.WRITE_TXN_MARKERS: SupportedApi(1, 2, (Need(ALTER, or_on_cluster=CLUSTER_ACTION),)),
-    ApiKey.TXN_OFFSET_COMMIT: SupportedApi(0, 5, (WRITE_TRANSACTION, READ_GROUP, ItemNeed(READ, TOPIC))),
+    ApiKey.WRITE_TXN_MARKERS: SupportedApi(1, 2, (Need(CLUSTER_ACTION, or_on_cluster=ALTER),)),
+    ApiKey.TXN_OFFSET_COMMIT: SupportedApi(
+        0, 5, (WRITE_TRANSACTION, READ_GROUP, ItemNeed(READ, TOPIC, None, ITEMS))
+    ),
     ApiKey.DESCRIBE_ACLS: SupportedApi(1, 3, (CODES_FIRST,), EACH_NODE),
     ApiKey.CREATE_ACLS: SupportedApi(1, 3, (CODES_FIRST,), CONTROLLER),
     ApiKey.DELETE_ACLS: SupportedApi(1, 3, (CODES_FIRST,), CONTROLLER),
@@ -120,12 +127,14 @@ SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
     ApiKey.RENEW_DELEGATION_TOKEN: SupportedApi(1, 2, (ByHandler("owner and renewers"),), CONTROLLER),
     ApiKey.EXPIRE_DELEGATION_TOKEN: SupportedApi(1, 2, (ByHandler("owner and renewers"),), CONTROLLER),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: SupportedApi(1, 3, (ByHandler("omits denied tokens"),), EACH_NODE),
-    ApiKey.DELETE_GROUPS: SupportedApi(0, 2, (ItemNeed(DELETE, GROUP),)),
+    ApiKey.DELETE_GROUPS: SupportedApi(0, 2, (ItemNeed(DELETE, GROUP, None, References.NAMES),)),
     ApiKey.ELECT_LEADERS: SupportedApi(0, 2, (Need(ALTER),), CONTROLLER),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: SupportedApi(0, 1, (ItemNeed(ALTER_CONFIGS, None),), CONTROLLER),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: SupportedApi(0, 1, (Need(ALTER),), CONTROLLER),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: SupportedApi(0, 0, (Need(DESCRIBE),), CONTROLLER),
-    ApiKey.OFFSET_DELETE: SupportedApi(0, 0, (Need(DELETE, GROUP, "group_id"), ItemNeed(READ, TOPIC))),
+    ApiKey.OFFSET_DELETE: SupportedApi(
+        0, 0, (Need(DELETE, GROUP, "group_id"), ItemNeed(READ, TOPIC, None, ITEMS))
+    ),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: SupportedApi(0, 1, (Need(DESCRIBE_CONFIGS),)),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: SupportedApi(0, 0, (Need(DESCRIBE),), EACH_NODE),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: SupportedApi(0, 0, (Need(ALTER),), CONTROLLER),

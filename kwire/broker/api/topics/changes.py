@@ -7,6 +7,7 @@ CreatePartitions: KIP-195. CreateTopics and CreatePartitions reject a name that 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.request.commands import submit
@@ -60,9 +61,17 @@ def create_topics(
     if topics and request.timeout_ms <= 0:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
+    described = {
+        topic.name
+        for topic in topics
+        if node.gate.allows(
+            context, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name, is_asked=False
+        )
+    }
+
     def respond(results: list[CreatableTopicResult]) -> CreateTopicsResponse:
         if context.api_version >= CONFIGS_SINCE:
-            _add_configs(node, context, topics, results)
+            _add_configs(node, described, topics, results)
         refused = [name for name, count in times.items() if count > 1]
         results += [_refused(name, "Duplicate topic name.") for name in refused]
         if times[METADATA_TOPIC] == 1:
@@ -79,18 +88,16 @@ def _refused(name: str, text: str) -> CreatableTopicResult:
 
 def _add_configs(
     node: ControllerRole,
-    context: ControllerRequestContext,
+    described: Collection[str],
     topics: list[CreatableTopic],
     results: list[CreatableTopicResult],
 ) -> None:
-    """Add the effective configuration of the created topics to their results. KIP-525."""
+    """Add the effective configuration of the created topics that the client may describe. KIP-525."""
     overrides = {topic.name: {config.name: config.value for config in topic.configs} for topic in topics}
     for result in results:
         if result.error_code != ErrorCode.NONE:
             continue
-        if not node.gate.allows(
-            context, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name, is_asked=False
-        ):
+        if result.name not in described:
             result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             result.num_partitions = result.replication_factor = -1
             result.configs = []

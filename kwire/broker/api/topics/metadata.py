@@ -160,7 +160,7 @@ def _missing(
     out: list[MetadataResponseTopic] = []
     to_create: list[str] = []
     gate = node.gate
-    creates = allow_creation and node.config.auto_create_topics_enable
+    creates = bool(names) and allow_creation and node.config.auto_create_topics_enable
     needs_topic = creates and not gate.allows(context, Operation.CREATE, is_asked=False)
     for number, name in enumerate(names, 1):
         if not number % SLICE_PARTITIONS:

@@ -13,6 +13,7 @@ producer id and epoch.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -86,8 +87,12 @@ def _require_producer_id(node: BrokerRole, context: RequestContext, transactiona
     gate = node.gate
     if transactional_id is not None:
         gate.require(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-    elif not gate.allows_any(context, Operation.WRITE, ResourceType.TOPIC):
-        gate.require(context, Operation.IDEMPOTENT_WRITE)
+    elif not (
+        gate.allows(context, Operation.IDEMPOTENT_WRITE, is_asked=False)
+        or gate.allows_any(context, Operation.WRITE, ResourceType.TOPIC)
+    ):
+        gate.report_denied(context, Operation.IDEMPOTENT_WRITE)
+        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def add_partitions_to_txn(
@@ -133,14 +138,17 @@ def _add_of_client(
     transactional_id = request.v3_and_below_transactional_id
     topics = request.v3_and_below_topics
     node.gate.require(context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    partitions = _partitions(topics)
+    references = Counter(name for name, _ in partitions)
+    may_write = Operation.WRITE, ResourceType.TOPIC
     denied = set()
-    for number, name in enumerate(dict.fromkeys(topic.name for topic in topics), 1):
-        if is_internal(name) or not node.gate.allows(context, Operation.WRITE, ResourceType.TOPIC, name):
+    for number, (name, count) in enumerate(references.items(), 1):
+        if is_internal(name) or not node.gate.allows(context, *may_write, name, references=count):
             denied.add(name)
         if not number % SLICE_ITEMS:
             yield
     codes: dict[TopicPartition, ErrorCode] = {}
-    for some in slices_of(_partitions(topics)):
+    for some in slices_of(partitions):
         codes.update(_checked(node, some, denied))
         yield
     if _is_refused(codes):

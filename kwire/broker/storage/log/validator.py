@@ -108,6 +108,15 @@ def leading_header(data: Buffer | None) -> BatchHeader | None:
     return None
 
 
+def is_transactional(data: Buffer | None) -> bool:
+    """Return whether the first batch in a partition's Produce data is transactional."""
+    try:
+        header = leading_header(data)
+    except ApiError:
+        return False
+    return header is not None and header.is_transactional
+
+
 def check_produced(data: Buffer | None, header: BatchHeader | None, api_version: int) -> memoryview:
     """Return the only batch that a Produce request may have for a partition, without bytes after it.
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 
 from kwire.broker.api.request.audit_log import AuditLog
+from kwire.broker.api.request.authorized_operations import authorized_operations
 from kwire.broker.api.request.gate import Gate
 from kwire.broker.api.request.slices import LARGE_REQUEST_BYTES
 from kwire.broker.api.request.supported_apis import ListenerRole
+from kwire.broker.api.request.topic_rights import TopicRights
 from kwire.broker.metadata.image import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_TOPIC
 from kwire.broker.security.acl import ALL_OPERATIONS, Acl, PatternType, Permission
-from kwire.broker.security.authorizer import Operation, ResourceType
+from kwire.broker.security.authorizer import SUPPORTED_OPERATIONS, Operation, ResourceType
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.standard_authorizer import StandardAuthorizer
-from kwire.host.loggers import AUDIT_LOGGER
+from kwire.host.loggers import AUDIT_LOGGER, TRACE
 from kwire.testing.virtual_node import VirtualClient
+from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages import add_partitions_to_txn as transaction
 from kwire.wire.messages import consumer_group_heartbeat as consumer
@@ -283,9 +287,36 @@ def test_the_audit_log_has_the_rule_of_the_version_that_decided(
         harness.host.events.soon.popleft()()
     gate.authorizer = gate.authorizer.changed(acls[:1], acls[1:])
     harness.turn()
-    lines = [one.getMessage() for one in caplog.records]
+    lines = [line for one in caplog.records if " resource = Topic:" in (line := one.getMessage())]
     assert len(lines) == len(NAMES)
     assert all(line.endswith(f"rule MatchingAcl(acl={acls[0]})") for line in lines)
+
+
+def test_all_kinds_of_decisions_are_logged_with_the_rule_that_decided(
+    harness: NodeHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Listed operations, rights on any resource, a counted topic, and a report without a line."""
+    gate = harness.node.gate
+    allowing = StandardAuthorizer(frozenset(), allows_without_acls=True)
+    gate.authorizer = StandardAuthorizer(frozenset(), allows_without_acls=False)
+    audit_log = gate.audit_log = AuditLog(harness.host)
+    reported: list[str] = []
+    audit_log.on_denied = lambda *denied: reported.append(str(denied[-1]))
+    caplog.set_level(TRACE, AUDIT_LOGGER)
+    context: Any = SimpleNamespace(
+        principal=ANN, peer_host="::1", header=SimpleNamespace(api_key=ApiKey.METADATA), authorizer=None
+    )
+    rights = TopicRights(gate, context, Operation.READ, ["open", "secret", "secret"])
+    assert not rights["open"]
+    gate.authorizer = allowing
+    assert not rights["secret"]
+    assert not authorized_operations(gate, context, ResourceType.TOPIC, "open")
+    assert not gate.allows_any(context, Operation.WRITE, ResourceType.TOPIC)
+    gate.report_denied(context, Operation.IDEMPOTENT_WRITE)
+    lines = [one.getMessage() for one in caplog.records]
+    assert len(lines) == 2 + len(SUPPORTED_OPERATIONS[ResourceType.TOPIC]) + 1
+    assert all(line.endswith("based on rule DefaultDeny") for line in lines)
+    assert reported == ["DefaultDeny"] * 3
 
 
 def test_a_delayed_fetch_ends_as_it_began_and_the_next_one_sees_new_acls(harness: NodeHarness) -> None:

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import pytest
 
-from kwire.broker.api.request.audit_log import BATCH, TRACE, AuditLog
+from kwire.broker.api.request.audit_log import BATCH, AuditLog
 from kwire.broker.security.acl import Acl, PatternType, Permission
 from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.standard_authorizer import StandardAuthorizer
-from kwire.host.loggers import AUDIT_LOGGER, NodeLogger
+from kwire.host.loggers import AUDIT_LOGGER, TRACE, NodeLogger
 from kwire.wire.api_keys import ApiKey
 
 ACL: Final = Acl(
@@ -49,7 +49,7 @@ def audit_log(host: Host) -> AuditLog:
     return AuditLog(host)  # type: ignore[arg-type]
 
 
-def record(audit: AuditLog, name: str, *, is_asked: bool = True) -> None:
+def record(audit: AuditLog, name: str, **changes: Any) -> None:
     context: Any = SimpleNamespace(
         principal=Principal("User", name),
         peer_host="10.0.0.1",
@@ -59,7 +59,7 @@ def record(audit: AuditLog, name: str, *, is_asked: bool = True) -> None:
     audit.record(
         *(RULES, context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "pay"),
         is_allowed=is_allowed,
-        is_asked=is_asked,
+        **changes,
     )
 
 
@@ -75,6 +75,33 @@ def test_lines_and_levels_are_those_of_kafka(caplog: pytest.LogCaptureFixture) -
         (logging.INFO, denied),
         (TRACE, denied),
     ]
+
+
+def test_listed_operations_and_references_are_logged_as_by_kafka(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(TRACE, AUDIT_LOGGER)
+    audit = audit_log(Host())
+    record(audit, "alice", is_used=False)
+    record(audit, "alice", references=3)
+    lines = [(one.levelno, one.getMessage()) for one in caplog.records]
+    assert [level for level, _ in lines] == [TRACE, logging.DEBUG]
+    assert "with resourceRefCount = 3 based on" in lines[1][1]
+
+
+def test_listed_operations_are_part_of_the_rates(caplog: pytest.LogCaptureFixture) -> None:
+    context: Any = SimpleNamespace(
+        principal=Principal("User", "alice"),
+        peer_host="10.0.0.1",
+        header=SimpleNamespace(api_key=ApiKey.METADATA),
+    )
+    for level in (logging.INFO, TRACE):
+        caplog.clear()
+        caplog.set_level(level, AUDIT_LOGGER)
+        audit = audit_log(Host())
+        decisions = {Operation.READ: True, Operation.WRITE: False, Operation.DESCRIBE: True}
+        audit.record_operations(RULES, context, ResourceType.TOPIC, "t", decisions)
+        audit.record_repeated(2)
+        assert audit.recorded == 5
+        assert [one.levelno for one in caplog.records] == ([TRACE] * 3 if level == TRACE else [])
 
 
 def test_a_client_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:

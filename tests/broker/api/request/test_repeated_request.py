@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from kwire.broker.api.request.audit_log import AuditLog
 from kwire.broker.api.request.context import Channel
 from kwire.broker.api.request.repeated_request import MAX_REPEATED_BYTES, RepeatedRequest
 from kwire.broker.node.node import Node
+from kwire.host.loggers import AUDIT_LOGGER
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, RequestTopicPartitions
@@ -292,6 +295,20 @@ def test_a_frame_with_any_difference_is_not_a_repetition() -> None:
     for other in (frame + b"\0", frame[:-1], frame[:7], b""):
         assert repeated.respond(memoryview(other)) is None
     assert calls == 2
+
+
+def test_the_audit_log_has_repeated_requests(caplog: pytest.LogCaptureFixture) -> None:
+    request = HeartbeatRequest(group_id="g", member_id="m", generation_id=1)
+    frame = bytes(encode_request(request, 3, 5, "me"))[4:]
+    header = RequestHeader(ApiKey.HEARTBEAT, 3, 5, "me")
+    harness = NodeHarness()
+    audit_log = harness.node.gate.audit_log = AuditLog(harness.host)
+    response = b"\0\0\0\x0a\0\0\0\5answer"
+    repeated = RepeatedRequest(header, frame, response, lambda: True, harness.node.gate, checks=2)
+    assert repeated.respond(memoryview(frame)) == response
+    assert audit_log.recorded == 2
+    caplog.set_level(logging.DEBUG, AUDIT_LOGGER)
+    assert repeated.respond(memoryview(frame)) == b"", "the request is handled, and so logged"
 
 
 def test_long_requests_are_not_remembered(classic: HeartbeatingMember) -> None:

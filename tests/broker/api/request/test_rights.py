@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from kwire.broker.api.request.audit_log import TRACE, AuditLog
+from kwire.broker.api.request.audit_log import AuditLog
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.metadata.image import (
     RESOURCE_BROKER,
@@ -22,7 +22,7 @@ from kwire.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceTy
 from kwire.broker.security.principal import Principal
 from kwire.broker.security.standard_authorizer import StandardAuthorizer
 from kwire.coordinator.groups.offsets import OffsetCommit, PartitionCommit
-from kwire.host.loggers import AUDIT_LOGGER
+from kwire.host.loggers import AUDIT_LOGGER, TRACE
 from kwire.testing.virtual_node import VirtualClient
 from kwire.wire.api_keys import ApiKey
 from kwire.wire.batch import NO_LEADER_EPOCH
