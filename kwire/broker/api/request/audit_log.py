@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from kwire.broker.security.acl import acl_host
 from kwire.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from kwire.host.loggers import AUDIT_LOGGER, TRACE, escape_unprintable
 from kwire.host.windows import Windows
@@ -112,7 +113,7 @@ class AuditLog:
             escape_unprintable(str(principal)),
             "Allowed" if is_allowed else "Denied",
             operation.name,
-            host,
+            acl_host(host),
             _words(resource_type.name),
             escape_unprintable(name),
             escape_unprintable(request),

@@ -104,6 +104,17 @@ def test_listed_operations_are_part_of_the_rates(caplog: pytest.LogCaptureFixtur
         assert [one.levelno for one in caplog.records] == ([TRACE] * 3 if level == TRACE else [])
 
 
+def test_an_address_has_the_form_that_acls_need(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, AUDIT_LOGGER)
+    context: Any = SimpleNamespace(
+        principal=Principal("User", "bob"),
+        peer_host="::1",
+        header=SimpleNamespace(api_key=ApiKey.METADATA),
+    )
+    audit_log(Host()).record(RULES, context, Operation.READ, ResourceType.TOPIC, "t", is_allowed=False)
+    assert "from host = 0:0:0:0:0:0:0:1 on" in caplog.text
+
+
 def test_a_client_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, AUDIT_LOGGER)
     context: Any = SimpleNamespace(
