@@ -124,9 +124,12 @@ def test_a_client_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
     )
     name = "g\nPrincipal = User:admin is Denied"
     audit_log(Host()).record(RULES, context, Operation.DESCRIBE, ResourceType.GROUP, name, is_allowed=False)
-    (line,) = [one.getMessage() for one in caplog.records]
+    audit_log(Host()).record_page(RULES, context.principal, "10.0.0.1", "/\x1b[2K", is_allowed=False)
+    line, of_page = [one.getMessage() for one in caplog.records]
     assert line.isprintable()
+    assert of_page.isprintable()
     assert r"Group:LITERAL:g\nPrincipal" in line
+    assert r"for request = GET /\x1b[2K with" in of_page
 
 
 def test_rates() -> None:
