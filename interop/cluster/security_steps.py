@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from interop.cluster.nodes import BROKER, CONTROLLER
-from kwire.wire.java_properties import load
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "security.md"
 SECTION: Final = "### In a running cluster\n"
@@ -23,11 +22,17 @@ PortOf = Callable[[str, int], int]
 """Returns the port of a listener on a node: 0 is the first node."""
 
 
+def parse(text: str) -> dict[str, str]:
+    """Parse properties of which the values have no escapes, only continued lines."""
+    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    return {key: value for key, equals, value in (line.partition("=") for line in lines) if equals}
+
+
 def step(number: int, index: int, roles: str, port_of: PortOf) -> dict[str, str]:
     """Return the properties of a step for the node with this index, with the ports of a test."""
     section = PAGE.read_text().partition(SECTION)[2].partition("\n### ")[0]
     blocks = re.findall(r"^   ```properties\n(.*?)^   ```", section, re.MULTILINE | re.DOTALL)
-    properties = load(textwrap.dedent(blocks[number]))
+    properties = parse(textwrap.dedent(blocks[number]))
     if "listeners" in properties:
         names = re.findall(r"(\w+)://127\.0\.0\.1:(\d+)", properties["listeners"])
         assert all(BASE_PORTS[name] == int(port) for name, port in names)

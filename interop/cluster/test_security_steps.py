@@ -20,9 +20,8 @@ from interop.cluster.load import CLIENTS, AioWriter, ConfluentReader, Load, Pyth
 from interop.cluster.logins import Login
 from interop.cluster.nodes import COMBINED, Cluster, Member
 from interop.cluster.quorums import VOTER_KINDS, under_load
-from interop.cluster.security_steps import ADD_LISTENERS, ALLOW, DENY, MOVE_NODES, PortOf, step
+from interop.cluster.security_steps import ADD_LISTENERS, ALLOW, DENY, MOVE_NODES, PortOf, parse, step
 from interop.tools import TOOLS, a_file, run
-from kwire.wire.java_properties import load
 
 ALICE: Final = Login("alice", "alice-secret", "SCRAM-SHA-512")
 ADMIN: Final = Login("admin", "admin-secret", "SCRAM-SHA-512")
@@ -77,7 +76,7 @@ class KwireCluster:
         for node in self.status()["nodes"]:
             path = self._directory / f"node-{node['node']}.properties"
             changes = step(number, node["node"] % 99 - 1, node["roles"], self.port_of)
-            properties = load(path.read_text()) | changes
+            properties = parse(path.read_text()) | changes
             path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
             self.cluster("restart", str(node["node"]))
             self._wait_until_healthy(node["node"])
