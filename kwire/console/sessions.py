@@ -81,7 +81,7 @@ class UserSession:
     def may_describe_cluster(self, cluster: ConsoleClient) -> bool:
         """Return whether the user has DESCRIBE on the cluster. The result may be a minute old.
 
-        DescribeCluster reports the rights of its client. The audit log gets a line if the user lacks the right.
+        DescribeCluster returns the client's rights. The audit log has a line if the user lacks this right.
         """
         if not self.principal:
             return True

@@ -68,8 +68,9 @@ def findings(config: BrokerConfig, settings: AuthorizerSettings, acls: Sequence[
 
 def _is_alone(config: BrokerConfig) -> bool:
     """Return whether the node is the only known node. It then sends no requests to a controller or broker."""
+    servers = quorum_addresses(config).servers
     own = {endpoint.port for endpoint in config.controller_endpoints()}
-    return config.is_broker and all(server.port in own for server in quorum_addresses(config).servers)
+    return config.is_broker and len(servers) <= 1 and all(server.port in own for server in servers)
 
 
 def _node_principal(config: BrokerConfig, listener: str) -> Principal | None:

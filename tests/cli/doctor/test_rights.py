@@ -260,6 +260,13 @@ def test_anonymous_nodes_without_rights_are_a_problem(doctor: Doctor) -> None:
     assert "authenticate nodes at CONTROLLER, with their principal in super.users" in found[0]
 
 
+def test_voters_with_one_port_on_several_hosts_are_several_nodes(doctor: Doctor) -> None:
+    voters = "controller.quorum.voters=1@127.0.0.1:20902,2@127.0.0.2:20902,3@127.0.0.3:20902"
+    settings = [one for one in PLAINTEXT_NODES if not one.startswith("controller.quorum")]
+    _, *found = doctor(settings=(*settings, voters, SUPER_USERS))
+    assert [one.split()[0] for one in found] == ["problem:", "problem:"]
+
+
 def test_nodes_that_only_default_allow_permits_are_a_warning(doctor: Doctor) -> None:
     _, *found = doctor(settings=(*PLAINTEXT_NODES, SUPER_USERS, "allow.everyone.if.no.acl.found=true"))
     assert [one.split()[0] for one in found] == ["warning:", "warning:"]

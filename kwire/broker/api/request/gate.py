@@ -315,14 +315,15 @@ class Gate:
         name_field = results.items.key_fields[-1 if need.resource_type is None else 0].rpartition("=")[2]
         items = getattr(request, results.items.request_field)
         times = Counter(map(_identity, items)) if api_key in _REPEATED_FIRST else None
+        names: list[str | None] = []
+        # The image may change between slices, and the name of an id is looked up once.
+        for position, item in enumerate(items, 1):
+            names.append(self._name_of(item, name_field))
+            if not position % SLICE_ITEMS:
+                yield
         counts: dict[str | None, int] | None = None
         if need.references is not References.EACH:
-            named: list[tuple[str | None, Any]] = []
-            for position, item in enumerate(items, 1):
-                named.append((self._name_of(item, name_field), item))
-                if not position % SLICE_ITEMS:
-                    yield
-            counts = dict(_counted(named, need.references))
+            counts = dict(_counted(zip(names, items, strict=True), need.references))
             if (yield from self._fails_in_transaction(context, request)):
                 counts = dict.fromkeys(counts, 0)
         decided: dict[str, bool] = {}
@@ -335,7 +336,7 @@ class Gate:
             has_ids = context.api_version >= _FIRST_WITHOUT_NAMES.get(api_key, maxsize)
             by_id = has_ids or getattr(item, "topic_id", ZERO_UUID) != ZERO_UUID
             if by_id:
-                name = self._image().name_of(item.topic_id)
+                name = names[position] or None
                 if name is None:
                     # The handler could already know a topic that is being created.
                     results.add(position, item, _fault(api_key, ErrorCode.UNKNOWN_TOPIC_ID))

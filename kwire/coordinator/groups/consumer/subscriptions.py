@@ -226,6 +226,7 @@ class Subscriptions:
         """Return the matches of regular expressions. Topics that are created meanwhile are not among them."""
         version, now_ms = self._topics.version, self._context.now_ms()
         found = {}
+        matched_names = 0
         try:
             names = list(self._topics.names())
             for expression in expressions:
@@ -237,7 +238,9 @@ class Subscriptions:
                     for start in range(0, len(names), SLICE_TOPICS):
                         matched = regex.matching(expression, names[start : start + SLICE_TOPICS])
                         matches.update(filter(may_describe, matched))
-                        if len(names) > SLICE_TOPICS:
+                        matched_names += min(len(names), SLICE_TOPICS)
+                        if matched_names >= SLICE_TOPICS:
+                            matched_names = 0
                             yield
                 found[expression] = ResolvedRegex(frozenset(matches), version, now_ms)
         finally:

@@ -49,14 +49,21 @@ def large(harness: CoordinatorHarness) -> CoordinatorHarness:
     return harness
 
 
-def send(harness: CoordinatorHarness, turns: Turns, epoch: int = 0) -> Reply:
+def send(
+    harness: CoordinatorHarness,
+    turns: Turns,
+    epoch: int = 0,
+    *,
+    member: str = "m",
+    expression: str = "t.*|late",
+) -> Reply:
     """Send a heartbeat of a member with a regular expression."""
     request = ConsumerGroupHeartbeatRequest(
         group_id="g",
-        member_id="m",
+        member_id=member,
         member_epoch=epoch,
         rebalance_timeout_ms=60_000,
-        subscribed_topic_regex="t.*|late",
+        subscribed_topic_regex=expression,
         topic_partitions=None if epoch else [],
     )
     reply = Reply()
@@ -136,3 +143,21 @@ def test_waiting_slices_take_no_place_among_pending_results(
     assert sum(turns.counts) == TOPICS
     pending = large.service.shard_for("g")._pending_results
     assert len(pending) == 2, "the request, and the resolved expression"
+
+
+def test_many_expressions_are_matched_in_several_turns(
+    harness: CoordinatorHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(SLICE_TOPICS // 2):
+        harness.topics.put(f"t{number}", 1)
+    turns = Turns(harness, monkeypatch)
+    for number in range(6):
+        send(harness, turns, member=f"m{number}", expression=f"t.*|late{number}")
+    harness.advance(0)
+    harness.advance(0)
+    harness.advance(MIN_RESOLVE_INTERVAL_MS + 1)
+    send(harness, turns, member="m6", expression="t.*|late6")
+    harness.advance(0)
+    harness.advance(0)
+    assert sum(turns.counts) >= 7 * (SLICE_TOPICS // 2)
+    assert max(turns.counts) == SLICE_TOPICS
