@@ -94,6 +94,10 @@ class ChildBroker:
         """Make `start` format the directory with this cluster id, if it is a first start."""
         self._call("set_cluster_id", cluster_id)
 
+    def set_port(self, port: int) -> None:
+        """Make `start` use this port for clients, instead of a free port."""
+        self._call("set_port", port)
+
     def now_ms(self) -> int | None:
         """Return the time of the broker in ms since 1970, or None before the first start."""
         now_ms: int | None = self._call("now_ms")

@@ -108,6 +108,10 @@ class EmbeddedBroker:
         """Make `start` format the directory with this cluster id, if it is a first start."""
         self._cluster_id = cluster_id
 
+    def set_port(self, port: int) -> None:
+        """Make `start` use this port for clients, instead of a free port."""
+        self._port = port
+
     def now_ms(self) -> int | None:
         """Return the time of the broker in ms since 1970, or None before the first start."""
         return None if self.clock is None else self.clock.now_ms()
@@ -130,9 +134,10 @@ class EmbeddedBroker:
 
         check_doubles()
         directory = self._reserved.create_directory()
-        if not self._port and "listeners" not in self._overrides:
-            self._port = self._reserved.reserve_port()
-            self._nodes_port = self._reserved.reserve_port() if self._has_client_listener else 0
+        if "listeners" not in self._overrides:
+            self._port = self._port or self._reserved.reserve_port()
+            if self._has_client_listener:
+                self._nodes_port = self._nodes_port or self._reserved.reserve_port()
         address = f"{NODE_LISTENER}://127.0.0.1:{self._nodes_port or self._port}"
         if self._nodes_port:
             protocol = client_protocol(has_users=bool(self._users), has_tls=bool(self._tls))

@@ -257,7 +257,7 @@ def test_wrong_limits_of_the_recorder(kind: type[Broker | Cluster]) -> None:
 
 def test_wrong_arguments_of_a_container_and_of_kafka() -> None:
     container = KafkaContainer()
-    check(ValueError, "port x is not exposed: use 9093", lambda: container.get_exposed_port("x"))  # type: ignore[arg-type]
+    check(ValueError, "port x is not exposed: use 9093", lambda: container.get_exposed_port("x"))
     port = "a port is a number, such as 9093, not 'x'"
     check(ValueError, port, lambda: container.with_bind_ports("x", 1))
     check(TypeError, "cluster_id is a str, not 5", lambda: container.with_cluster_id(5))  # type: ignore[arg-type]
