@@ -143,6 +143,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.cli": {"trio"},
     "kwire.testing": {"trio"},  # only in tests that run in trio
     "kwire.testing.plugin": {"pytest"},
+    "kwire.testing.failure_traceback": {"pytest"},  # only the plugin imports it
     "interop.test_peer_connections": {"pytest", "trio"},
     "interop.test_proxy": {"aiokafka", "confluent_kafka", "kafka", "pytest"},
     "interop.test_batch_validation": {"pytest"},

@@ -37,6 +37,7 @@ from kwire.testing.child_recorder import RecorderChanges, RecorderFeed
 from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.testing.faults import Fault, FaultCount, SeededFault
 from kwire.testing.kafka import Kafka
+from kwire.testing.raise_statement import is_raised_by_kwire
 
 MAX_LOG_RECORDS: Final = 10_000
 """The maximum number of log records that wait for the parent process. The oldest are dropped."""
@@ -132,6 +133,8 @@ class Connection:
             value = self._server.execute(call, self)
         except BaseException as raised:
             error = raised
+            if not is_raised_by_kwire(error):  # a bug: show where it is
+                error.add_note(f"In the child process:\n{''.join(traceback.format_tb(error.__traceback__))}")
         records = self._server.log.take() if takes_log else []
         try:
             return encode_result(Result(value, None if error is None else split_error(error), records))

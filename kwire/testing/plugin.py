@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from kwire.host.platform import IS_SUPPORTED, SENTENCE
+from kwire.testing.failure_traceback import explained
 from kwire.testing.kept_modules import KEPT_MODULES
 
 if TYPE_CHECKING:
@@ -74,6 +75,10 @@ MARK_ARGUMENT_TYPES = {
 """Types of the keyword arguments of marks. Seeds are checked separately."""
 
 _INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
+
+
+class MarkError(Exception):
+    """A mark with arguments that it does not accept, or without the fixture that it configures."""
 
 
 class BrokerData(NamedTuple):
@@ -130,26 +135,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Check the marks of a test, and run a simulated test once per seed."""
-    for name, usage in MARK_USAGE.items():
-        _check_mark(metafunc, name, usage)
+    """Run a simulated test once per seed. With an invalid mark, it runs once, and fails at its setup."""
     if "kwire_simulation" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("kwire_simulation")
-        marked = DEFAULT_SEEDS if marker is None else marker.kwargs.get("seeds", DEFAULT_SEEDS)
         given = metafunc.config.getoption("--kwire-seeds")
-        seeds = list(given or (range(marked) if isinstance(marked, int) else marked))
-        if not seeds or not all(isinstance(seed, int) for seed in seeds):
-            pytest.fail(
-                f"seeds={marked!r}: pass a number of seeds, or seeds such as range(100, 200)", pytrace=False
-            )
-        metafunc.parametrize("kwire_simulation", seeds, indirect=True, ids=[f"seed-{each}" for each in seeds])
+        is_valid = marker is None or not _wrong_argument("kwire_simulation", marker)
+        seeds = list(given or _marked_seeds(marker)) if is_valid else []
+        ids = [f"seed-{each}" for each in seeds] or ["invalid-mark"]
+        metafunc.parametrize("kwire_simulation", seeds or [None], indirect=True, ids=ids)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note when a test with kwire's fixtures begins. The clock of pytest may be replaced by then.
+    """Note when a test with kwire's fixtures begins, and check its marks.
 
-    On systems without a broker, the test fails.
+    The clock of pytest may be replaced by then. On systems without a broker, the test fails.
     """
     if any(name.startswith("kwire") for name in getattr(item, "fixturenames", ())):
         if not IS_SUPPORTED:
@@ -160,6 +160,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         shared = item.config.stash.get(SHARED_BROKER, None)
         if shared is not None:
             shared.brokers[""].requests.begin_test(item.stash[STARTED_AT_S])
+        for name in MARK_USAGE:
+            _check_mark(item, name)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -180,6 +182,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             call.excinfo = call.excinfo or pytest.ExceptionInfo.from_current()
     if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
         return
+    if not item.config.getoption("fulltrace", False):
+        call.excinfo = explained(item, call.excinfo)
     simulated = item.stash.get(SIMULATED_CLUSTER, None)
     if simulated is not None:
         del item.stash[SIMULATED_CLUSTER]
@@ -313,12 +317,29 @@ def kwire_group(request: pytest.FixtureRequest) -> str:
     return _kafka_of(request).new_name(_name_of(request))
 
 
-def _check_mark(metafunc: pytest.Metafunc, name: str, usage: str) -> None:
-    """Fail the collection if a mark has invalid arguments, or marks a test that uses other fixtures only."""
-    mark = metafunc.definition.get_closest_marker(name)
+def _check_mark(item: pytest.Item, name: str) -> None:
+    """Raise MarkError if a mark has invalid arguments, or marks a test that uses other fixtures only."""
+    mark = item.get_closest_marker(name)
     if mark is None:
         return
-    others = [f"{key}=" for key in mark.kwargs if f" {key}=" not in usage]
+    if wrong := _wrong_argument(name, mark):
+        raise MarkError(f"@pytest.mark.{name} does not accept {wrong}: write {MARK_USAGE[name]}")
+    ours = ("kwire", "kwire_topic", "kwire_group", *MARK_USAGE)
+    has = [one for one in getattr(item, "fixturenames", ()) if one in ours]
+    # A mark of a class or module may apply to some of its tests only.
+    if has and name not in has and any(mark is one for one in item.own_markers):
+        raise MarkError(
+            f"@pytest.mark.{name} needs the fixture {name}, but this test uses {' and '.join(has)}"
+        )
+    if name in has and name == "kwire_simulation" and item.callspec.params.get(name, 0) is None:  # type: ignore[attr-defined]
+        raise MarkError(
+            f"seeds={mark.kwargs['seeds']!r}: pass a number of seeds, or seeds such as range(100, 200)"
+        )
+
+
+def _wrong_argument(name: str, mark: pytest.Mark) -> str:
+    """Return the first argument that a mark does not accept; empty if it accepts all."""
+    others = [f"{key}=" for key in mark.kwargs if f" {key}=" not in MARK_USAGE[name]]
     others += [f"{one!r:.60}" for one in mark.args[:1] if not isinstance(one, Mapping)]
     others += [f"{one!r:.60}" for one in mark.args[1:]]
     others += [
@@ -326,16 +347,19 @@ def _check_mark(metafunc: pytest.Metafunc, name: str, usage: str) -> None:
         for key, one in mark.kwargs.items()
         if not isinstance(one, MARK_ARGUMENT_TYPES.get(key, object))
     ]
-    if others:
-        pytest.fail(f"@pytest.mark.{name} does not accept {others[0]}: write {usage}", pytrace=False)
-    ours = ("kwire", "kwire_topic", "kwire_group", *MARK_USAGE)
-    has = [one for one in metafunc.fixturenames if one in ours]
-    # A mark of a class or module may apply to some of its tests only.
-    if has and name not in has and any(mark is one for one in metafunc.definition.own_markers):
-        pytest.fail(
-            f"@pytest.mark.{name} needs the fixture {name}, but this test uses {' and '.join(has)}",
-            pytrace=False,
-        )
+    return others[0] if others else ""
+
+
+def _marked_seeds(mark: pytest.Mark | None) -> Sequence[int]:
+    """Return the seeds of a simulated test's mark. The result is empty if they are invalid."""
+    marked = DEFAULT_SEEDS if mark is None else mark.kwargs.get("seeds", DEFAULT_SEEDS)
+    if isinstance(marked, int):
+        return range(marked)
+    try:
+        seeds = list(marked)
+    except TypeError:
+        return []
+    return seeds if all(isinstance(seed, int) for seed in seeds) else []
 
 
 def _mark_arguments(request: pytest.FixtureRequest, name: str) -> tuple[Mapping[str, object], dict[str, Any]]:
