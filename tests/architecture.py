@@ -91,6 +91,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "kwire.host.platform",
         "kwire.host.system_time",
     },  # only pytest imports it
+    "kwire.testing.failure_traceback": {"kwire.testing"},
     # Independent programs, which use the protocol or read the files.
     "interop": {"interop.cluster", "kwire.wire.plural"},
     "interop.exactly_once.faulty_broker": {*WITH_NET, "kwire.cli"},  # plants errors inside the broker
@@ -143,7 +144,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kwire.cli": {"trio"},
     "kwire.testing": {"trio"},  # only in tests that run in trio
     "kwire.testing.plugin": {"pytest"},
-    "kwire.testing.failure_traceback": {"pytest"},  # only the plugin imports it
+    "kwire.testing.failure_traceback": {"pytest"},
     "interop.test_peer_connections": {"pytest", "trio"},
     "interop.test_proxy": {"aiokafka", "confluent_kafka", "kafka", "pytest"},
     "interop.test_batch_validation": {"pytest"},

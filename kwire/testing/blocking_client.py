@@ -16,9 +16,10 @@ from kwire.client.groups import describe_classic_group, describe_consumer_group,
 from kwire.client.offsets import find_offsets
 from kwire.client.producer import TopicProducer
 from kwire.client.security import PLAINTEXT, Security
-from kwire.host.system_time import sleep
+from kwire.host.system_time import monotonic, sleep
 from kwire.testing.acl import Acl
 from kwire.testing.exchange import CLIENT_ID
+from kwire.testing.lookup_table import describe_near
 from kwire.testing.results import Group, Headers, Member, Record, Token, TopicContents, TopicPartition
 from kwire.wire.batch import Record as StoredRecord
 from kwire.wire.errors import ApiError, ErrorCode
@@ -116,7 +117,7 @@ class BlockingClient:
         timestamp_ms: int,
     ) -> list[Record]:
         """Append a batch with one record per value, and return the records with their offsets."""
-        self._cluster.retry(lambda: self._partitions(topic, create=True))
+        self._existing_partitions(topic, create=True)
         # Without idempotence, since brokers without a controller cannot allocate producer ids.
         sending = TopicProducer(self._cluster, topic, idempotent=False)
         sending.send({partition: [(timestamp_ms, key, value, headers) for value in values]})
@@ -174,11 +175,42 @@ class BlockingClient:
     def end_offsets(
         self, topic: str, *, committed: bool = False, topic_within_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the high watermark of each partition, or the last stable offset if `committed` is set."""
-        partitions = self._cluster.retry(lambda: self._partitions(topic), topic_within_s)
+        """Return the high watermark of each partition, or the last stable offset if `committed` is set.
+
+        `topic_within_s` is as in `records`.
+        """
+        partitions = self._existing_partitions(topic, topic_within_s)
         return _by_topic_partition(
             find_offsets(self._cluster, dict.fromkeys(partitions, LATEST), committed=committed)
         )
+
+    def _existing_partitions(
+        self, topic: str, within_s: float | None = None, *, create: bool = False
+    ) -> list[TopicPartition]:
+        """Return the partitions of a topic that exists, or starts to exist within `within_s`.
+
+        The default is the client's timeout, which applies to all other errors. Raises ApiError, with the
+        names of existing topics.
+        """
+        timeout_s = self._cluster.timeout_seconds
+        within_s = timeout_s if within_s is None else within_s
+        deadline = monotonic() + within_s
+
+        def attempt() -> list[TopicPartition] | None:
+            try:
+                return self._partitions(topic, create=create)
+            except ApiError as error:
+                if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and monotonic() >= deadline:
+                    return None
+                raise
+
+        found = self._cluster.retry(attempt, max(timeout_s, within_s))
+        if found is None:
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there is no topic {topic}: {describe_near(topic, self.topics())}",
+            )
+        return found
 
     def _partitions(self, topic: str, *, create: bool = False) -> list[TopicPartition]:
         [found] = self._cluster.metadata([topic], create=create).topics
@@ -194,9 +226,9 @@ class BlockingClient:
         """Return the committed offsets of a group."""
         return _by_topic_partition(fetch_committed_offsets(self._cluster, group))
 
-    def lag(self, group: str, topic: str) -> int:
+    def lag(self, group: str, topic: str, topic_within_s: float | None = None) -> int:
         """Return the lag of a group on a topic, summed over the partitions. See `Kafka.lag`."""
-        committed, ends = self.committed(group), self.end_offsets(topic)
+        committed, ends = self.committed(group), self.end_offsets(topic, topic_within_s=topic_within_s)
         firsts = find_offsets(self._cluster, dict.fromkeys(ends, EARLIEST))
         return sum(end - max(firsts[one], committed.get(one, 0)) for one, end in ends.items())
 
@@ -289,19 +321,24 @@ class BlockingClient:
 
     # --- leaders and coordinators
 
-    def leader(self, topic: str, partition: int) -> int:
-        """Return the leader's node id. Raises UnknownPartition if the topic has no such partition."""
+    def leader(self, topic: str, partition: int, topic_within_s: float | None = None) -> int:
+        """Return the leader's node id. Raises UnknownPartition if the topic has no such partition.
+
+        `topic_within_s` is as in `records`.
+        """
+        self._existing_partitions(topic, topic_within_s)
         return self._cluster.retry(lambda: self._cluster.leader(topic, partition))
 
     def coordinator(self, group: str) -> int:
         """Return the node id of a group's coordinator."""
         return self._cluster.retry(lambda: self._cluster.coordinator(group))
 
-    def move_leader(self, topic: str, partition: int, to: int) -> None:
+    def move_leader(self, topic: str, partition: int, to: int, topic_within_s: float | None = None) -> None:
         """Make node `to` the leader of a partition, and wait until all brokers report the new leader.
 
-        Raises LookupError if the node has no replica of the partition.
+        Raises LookupError if the node has no replica of the partition. `topic_within_s` is as in `records`.
         """
+        self._existing_partitions(topic, topic_within_s)
         one = (topic, partition)
         replicas = self._cluster.retry(lambda: self._cluster.partition_metadata([one]))[one].replica_nodes
         if to not in replicas:

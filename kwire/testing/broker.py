@@ -44,6 +44,7 @@ class Broker(EmbeddedKafka):
     """
 
     _variable = "broker"
+    _topic_within_s = 0.0
 
     def __init__(
         self,

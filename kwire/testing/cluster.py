@@ -228,7 +228,7 @@ class Cluster(EmbeddedKafka):
         """Return the leader of a partition. Raises LookupError if there is no such partition."""
         check_text("topic", topic)
         check_number("partition", partition)
-        return self.brokers[self._call(lambda client: client.leader(topic, partition))]
+        return self.brokers[self._call(lambda client: client.leader(topic, partition, self._topic_within_s))]
 
     @blocking
     def coordinator(self, group: str) -> Broker:
@@ -246,7 +246,7 @@ class Cluster(EmbeddedKafka):
         check_text("topic", topic)
         check_number("partition", partition)
         check_number("to", to)
-        self._call(lambda client: client.move_leader(topic, partition, to))
+        self._call(lambda client: client.move_leader(topic, partition, to, self._topic_within_s))
 
     @blocking
     def advance(self, delay_ms: int) -> None:

@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.02
+TOPIC_SECONDS = 1.0
+"""The time in which every broker of a cluster knows a topic that a client has created."""
 MAX_RECORDS_SHOWN = 10
 """The maximum number of records that a failure shows."""
 
@@ -54,6 +56,8 @@ class Kafka:
 
     _variable: ClassVar[str] = "kafka"
     """The name of a variable with this object, for messages."""
+    _topic_within_s: ClassVar[float] = TOPIC_SECONDS
+    """How long methods wait for an unknown topic, unless the caller waits for records."""
 
     def __init__(
         self,
@@ -205,7 +209,7 @@ class Kafka:
 
         With `count`, wait until there are this many records; raise AssertionError if there are fewer after
         the timeout, or more. With `uncommitted`, include the records of open and aborted transactions. If the
-        topic does not exist, wait for it; raise ApiError after the timeout.
+        topic does not exist, wait for it with `count` or `timeout_s`, and else raise ApiError.
         """
         __tracebackhide__ = True  # pytest shows the caller's line
         check_text("topic", topic)
@@ -214,14 +218,22 @@ class Kafka:
         check_number("count", 0 if count is None else count)
         check_seconds("timeout_s", 0 if timeout_s is None else timeout_s)
         if count is None:
-            return self._records(topic, partition, offset, uncommitted, timeout_s)
+            within_s = self._topic_within_s if timeout_s is None else timeout_s
+            return self._records(topic, partition, offset, uncommitted, within_s)
+        from kwire.wire.errors import ApiError, ErrorCode
+
         found: list[Record] = []
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = monotonic() + timeout_s
 
         def enough() -> bool:
             left_s = max(0.0, deadline - monotonic())
-            found[:] = self._records(topic, partition, offset, uncommitted, left_s)
+            try:
+                found[:] = self._records(topic, partition, offset, uncommitted, left_s)
+            except ApiError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                raise AssertionError(f"{error.message} (after {timeout_s:g} s)") from None
             return len(found) >= count
 
         is_there = _poll_until(enough, timeout_s)
@@ -255,7 +267,7 @@ class Kafka:
     def end_offsets(self, topic: str) -> dict[int, int]:
         """Return the high watermark of each partition, which is the end offset that consumers see."""
         check_text("topic", topic)
-        ends = self._call(lambda client: client.end_offsets(topic))
+        ends = self._call(lambda client: client.end_offsets(topic, topic_within_s=self._topic_within_s))
         found = LookupTable[int, int]({one.partition: end for one, end in ends.items()})
         return found.named(f"partition of {topic} with number")
 
@@ -276,7 +288,7 @@ class Kafka:
         """
         check_text("group", group)
         check_text("topic", topic)
-        return self._call(lambda client: client.lag(group, topic))
+        return self._call(lambda client: client.lag(group, topic, self._topic_within_s))
 
     @blocking
     def group(self, name: str) -> Group:
@@ -404,6 +416,7 @@ def wait_until(
     last: list[T] = []
 
     def holds() -> bool:
+        __tracebackhide__ = True
         last[:] = [condition()]
         if isinstance(last[0], Awaitable):
             if isinstance(last[0], Coroutine):
@@ -424,6 +437,7 @@ def _unmet(
 
 
 def _poll_until(holds: Callable[[], bool], timeout_s: float) -> bool:
+    __tracebackhide__ = True
     deadline = monotonic() + timeout_s
     while not holds():
         if monotonic() >= deadline:

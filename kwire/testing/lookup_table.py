@@ -39,5 +39,15 @@ def describe_choice(known: Sequence[object]) -> str:
     return f"use {'one of ' if len(known) > 1 else ''}{shown}"
 
 
+def describe_near(name: str, known: Sequence[str]) -> str:
+    """Return the end of a message about a wrong name: the nearest name, and the names that exist."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, 1)
+    if not near:
+        return describe_choice(known)
+    return f"did you mean {near[0]!r}?" + (f" Or {describe_choice(known)}" if len(known) > 1 else "")
+
+
 def _text(key: object) -> str:
     return repr(tuple(key) if isinstance(key, tuple) else key)
