@@ -255,6 +255,17 @@ class BlockingClient:
                 )
         return Group(DEAD, [])
 
+    # --- the report of a failed test
+
+    def read_state(
+        self, topics: Sequence[str] | None, groups: Sequence[str] | None, timeout_s: float
+    ) -> tuple[str, str]:
+        """Describe these topics and groups, or all, as far as they exist and the time is not up."""
+        from kwire.testing.cluster_state import StateReader
+
+        reader = StateReader(self, self._cluster, timeout_s)
+        return reader.topics(topics), reader.groups(groups)
+
     # --- users
 
     def set_passwords(self, users: Mapping[str, str], mechanisms: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from kwire.testing.embedded_kafka import AioEmbeddedKafka, EmbeddedKafka
 from kwire.testing.event_loop import blocking
 from kwire.testing.kafka import TIMEOUT_SECONDS
 from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES
+from kwire.testing.started_brokers import STARTED_BROKERS
 from kwire.testing.tls import Tls, parse_tls
 from kwire.testing.users import check_listeners, check_users
 
@@ -139,6 +140,7 @@ class Broker(EmbeddedKafka):
         """
         if self.is_running:
             raise RuntimeError("the broker is already running")
+        self._note_start()
         try:
             self._embedded.start()
             self._create_users()
@@ -218,6 +220,9 @@ class Broker(EmbeddedKafka):
 
     def _own_bootstrap_servers(self) -> str:
         return self._embedded.node_bootstrap if self._has_defect else self.bootstrap_servers
+
+    def _note_start(self) -> None:
+        STARTED_BROKERS.add(self)
 
     def _directory(self) -> str | None:
         return self._embedded.log_dir

@@ -195,6 +195,9 @@ class _ChildClient:
     def __init__(self, call: Callable[..., Any], timeout_s: float, properties: Mapping[str, str]) -> None:
         self._call, self._timeout_s, self._properties = call, timeout_s, dict(properties)
 
+    def close(self) -> None:
+        """Do nothing: the child process closes the connections when the broker stops."""
+
     def __getattr__(self, method: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
@@ -216,6 +219,7 @@ class ChildFaults(Faults):
         is_seeded = isinstance(fault, SeededFault)
         number = self._call("register_fault", is_seeded, fault.remaining, attributes)
         fault.count = _ChildFaultCount(self._call, number)
+        self.remember(fault)
 
     def clear(self) -> None:
         """Cancel all faults."""

@@ -236,7 +236,7 @@ class ServedBroker:
         self.embedded = embedded
         self._faults: list[Fault] = []
         self._feed = RecorderFeed(embedded.requests)
-        self._clients: dict[frozenset[tuple[str, str]], ServedClient] = {}
+        self._clients: dict[tuple[float, frozenset[tuple[str, str]]], ServedClient] = {}
         self._lifecycle = threading.Lock()
 
     def execute(self, caller: Connection, method: str, args: tuple[Any, ...]) -> Any:
@@ -267,7 +267,7 @@ class ServedBroker:
         kwargs: dict[str, Any],
     ) -> Any:
         """Call a method of the `BlockingClient` of this broker with these security settings."""
-        key = frozenset(properties.items())
+        key = timeout_s, frozenset(properties.items())
         client = self._clients.get(key)
         if client is None:
             client = self._clients.setdefault(key, ServedClient(self.embedded, timeout_s, properties))

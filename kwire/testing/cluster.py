@@ -40,6 +40,7 @@ from kwire.testing.one_shot_event import OneShotEvent
 from kwire.testing.outages import Outages
 from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES
 from kwire.testing.reservations import Reservations
+from kwire.testing.started_brokers import STARTED_BROKERS
 from kwire.testing.tls import Certificates, Tls, parse_tls
 from kwire.testing.users import (
     CONTROLLER_LISTENER,
@@ -104,6 +105,9 @@ class _ClusterBroker(Broker):
     def start(self) -> None:
         super().start()
         self._links.attach(self._node_id, self._in_thread.running)
+
+    def _note_start(self) -> None:
+        """Do nothing: the cluster is reported with all of its brokers."""
 
     def _own_bootstrap_servers(self) -> str:
         bootstrap = self._in_thread.bootstrap
@@ -202,6 +206,7 @@ class Cluster(EmbeddedKafka):
         """Start all brokers, and return when they serve requests. Raises the first error of a broker."""
         if self.brokers:
             raise RuntimeError("the cluster is already running")
+        STARTED_BROKERS.add(self)
         self._reserved.create_directory()
         try:
             self._create_brokers()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kwire.testing.acl import Acl, check_acls
 from kwire.testing.arguments import check_names, check_number
-from kwire.testing.awaitable import awaitable
+from kwire.testing.awaitable import awaitable, call_in_thread
 from kwire.testing.event_loop import blocking, check_with_statement
 from kwire.testing.kafka import AioKafka, Kafka
 from kwire.testing.lookup_table import describe_choice
+from kwire.testing.started_brokers import STARTED_BROKERS
 from kwire.testing.tls import Certificates, Defect, Tls, check_defect
 from kwire.testing.users import (
     EVERYONE,
@@ -76,6 +78,8 @@ class EmbeddedKafka(Kafka):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            STARTED_BROKERS.keep_state(self)
         self.stop()
 
     async def __aenter__(self) -> Self:
@@ -85,6 +89,8 @@ class EmbeddedKafka(Kafka):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, Exception):  # not after a cancellation
+            await call_in_thread(self._threads, partial(STARTED_BROKERS.keep_state, self))
         await self.aio.stop()
 
     @property

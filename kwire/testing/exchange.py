@@ -84,7 +84,7 @@ class Exchange:
         """The number of the client's connection, or 0 if it is not known."""
         self.fetched_partitions: frozenset[tuple[str, int]] | None = None
         """The partitions of a Fetch, including partitions that only its fetch session names."""
-        self._names = names
+        self.topic_names = names
         self._result: Result | None = None
 
     def complete(
@@ -171,7 +171,7 @@ class Exchange:
         Record batches are decoded to lists of records. Secrets are replaced by `[hidden]`. Raises WireError
         if the request cannot be decoded.
         """
-        return _fields_dict(self.request_message, self.version, self._names)
+        return message_fields(self.request_message, self.version, self.topic_names)
 
     @property
     def response(self) -> Mapping[str, Any] | None:
@@ -180,7 +180,7 @@ class Exchange:
         None if there is no response (yet), or if the response was too long to keep.
         """
         message = self.response_message
-        return None if message is None else _fields_dict(message, self.version, self._names)
+        return None if message is None else message_fields(message, self.version, self.topic_names)
 
     @cached_property
     def partitions(self) -> frozenset[TopicPartition]:
@@ -191,7 +191,7 @@ class Exchange:
         if self.fetched_partitions is not None:
             return frozenset(TopicPartition(*one) for one in self.fetched_partitions)
         try:
-            return frozenset(partitions_of(self.request_message, self._names))
+            return frozenset(partitions_of(self.request_message, self.topic_names))
         except WireError:
             return frozenset()
 
@@ -218,12 +218,12 @@ class Exchange:
         return after + self._format(message)
 
     def _format(self, message: Message) -> str:
-        text = format_message(message, self.version, self._names)
-        return (
-            text
-            if len(text) <= MAX_MESSAGE_CHARACTERS
-            else f"{text[:MAX_MESSAGE_CHARACTERS]}... ({len(text)} in all)"
-        )
+        return truncated(format_message(message, self.version, self.topic_names), MAX_MESSAGE_CHARACTERS)
+
+
+def truncated(text: str, max_characters: int) -> str:
+    """Return a text, without its end if it is too long."""
+    return text if len(text) <= max_characters else f"{text[:max_characters]}... ({len(text)} in all)"
 
 
 def partitions_of(message: Message, names: TopicNames) -> Iterator[TopicPartition]:
@@ -276,14 +276,16 @@ def _is_secret(message: Message, field: Field) -> bool:
     return field.name == "value" and str(getattr(message, "name", "")).endswith(SECRET_KEY_SUFFIXES)
 
 
-def _fields_dict(message: Message, version: int, names: TopicNames) -> dict[str, Any]:
+def message_fields(message: Message, version: int, names: TopicNames) -> dict[str, Any]:
+    """Return the fields of a message, as those of `Exchange.request`."""
+
     def plain(field: Field, value: Any) -> Any:
         if value and _is_secret(message, field):
             return HIDDEN
         if isinstance(value, list):
             return [plain(field, one) for one in value]
         if isinstance(value, Message):
-            return _fields_dict(value, version, names)
+            return message_fields(value, version, names)
         if field.element == "Uuid":
             return names.get(value) or uuid_to_text(value)
         if field.element == "Records":
@@ -311,7 +313,7 @@ def format_message(message: Message, version: int, names: TopicNames) -> str:
         if field.name == "error_code":
             code = _error_code(value)
             return code.name if isinstance(code, ErrorCode) else str(code)
-        return _format_value(value) if isinstance(value, (bytes, memoryview, str)) else str(value)
+        return format_value(value) if isinstance(value, (bytes, memoryview, str)) else str(value)
 
     shown = [
         f"{one.name}: {text(one, getattr(message, one.name))}"
@@ -359,15 +361,15 @@ def _format_records(data: Any) -> str:
     if not found:
         return f"<{plural(len(data), 'byte')}>"
     shown = [
-        f"{one.offset}: {_format_value(one.key)} = {_format_value(one.value)}"
+        f"{one.offset}: {format_value(one.key)} = {format_value(one.value)}"
         for one in found[:MAX_RECORDS_SHOWN]
     ]
     more = f", and {len(found) - MAX_RECORDS_SHOWN} more" if len(found) > MAX_RECORDS_SHOWN else ""
     return f"[{', '.join(shown)}{more}]"
 
 
-def _format_value(value: bytes | memoryview | str | None) -> str:
-    """Format bytes as text if they are UTF-8, truncated to `MAX_VALUE_CHARACTERS`."""
+def format_value(value: bytes | memoryview | str | None, max_characters: int = MAX_VALUE_CHARACTERS) -> str:
+    """Format bytes as text if they are UTF-8, truncated to `max_characters`."""
     if value is None:
         return "null"
     if not isinstance(value, str):
@@ -375,5 +377,5 @@ def _format_value(value: bytes | memoryview | str | None) -> str:
         try:
             value = value.decode()
         except UnicodeDecodeError:
-            return repr(value[:MAX_VALUE_CHARACTERS])
-    return repr(value if len(value) <= MAX_VALUE_CHARACTERS else value[:MAX_VALUE_CHARACTERS] + "...")
+            return repr(value[:max_characters])
+    return repr(value if len(value) <= max_characters else value[:max_characters] + "...")

@@ -12,9 +12,11 @@ for all of them if one of them matches. Requests between the brokers of a cluste
 from __future__ import annotations
 
 import random
+from collections import deque
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
+from kwire.host.system_time import libc_time_ns
 from kwire.testing.arguments import check_seconds, check_text
 from kwire.testing.recorder import check_api, check_partition, matches_partition
 from kwire.wire.plural import plural
@@ -27,6 +29,8 @@ ANY_API: Final = ""
 DROPPED: Final = "processed, then the response was dropped"
 TRUNCATED: Final = "processed, then the response was truncated"
 MAX_RANDOM_DELAY_S: Final = 0.5
+MAX_REMEMBERED: Final = 100
+"""The number of faults that `Faults.active_since` considers."""
 COORDINATOR_ERRORS: Final = "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"
 RETRIABLE_ERRORS: Final[dict[str, tuple[str, ...]]] = {
     "Produce": ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS"),
@@ -206,6 +210,8 @@ class Faults:
     def __init__(self) -> None:
         self._lock = Lock()
         self._pending: list[Fault] = []
+        self._remembered: deque[tuple[float, Fault]] = deque(maxlen=MAX_REMEMBERED)
+        """The last faults with the times of their injection, in seconds since 1970."""
 
     def return_error(self, api: str, error: str | int, **options: Unpack[FaultOptions]) -> Fault:
         """Add a fault: the broker returns `error`, a name or code, and does not process the request."""
@@ -288,6 +294,15 @@ class Faults:
         """Add a fault to those that may apply to requests."""
         with self._lock:
             self._pending.append(fault)
+        self.remember(fault)
+
+    def remember(self, fault: Fault) -> None:
+        """Keep a fault for `active_since`."""
+        self._remembered.append((libc_time_ns() / 1_000_000_000, fault))
+
+    def active_since(self, since_s: float) -> list[Fault]:
+        """Return the last faults since `since_s`, in seconds since 1970, and older ones that are not over."""
+        return [fault for at_s, fault in list(self._remembered) if at_s >= since_s or not fault.is_over]
 
 
 def _parse_error(given: str | int) -> tuple[int, str]:

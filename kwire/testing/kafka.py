@@ -31,6 +31,7 @@ from kwire.testing.awaitable import awaitable, call_in_thread, sleep
 from kwire.testing.client_pool import ClientPool
 from kwire.testing.event_loop import blocking, blocks_event_loop, is_coroutine_function
 from kwire.testing.lookup_table import LookupTable
+from kwire.testing.named_resources import NamedResources
 from kwire.testing.results import Group, Record, TopicPartition
 from kwire.testing.thread_call import CallThreads, check_cancelled, pause
 from kwire.wire.plural import plural
@@ -80,6 +81,8 @@ class Kafka:
         self._threads = CallThreads()
         """The threads of calls by `aio`."""
         self._numbers = counting(1)
+        self.named_topics, self.named_groups = NamedResources(), NamedResources()
+        """The names that were passed to the methods of this object."""
 
     def __enter__(self) -> Self:
         return self
@@ -135,6 +138,7 @@ class Kafka:
         check_number("partitions", partitions)
         check_number("replication_factor", replication_factor)
         check_configs(config)
+        self.named_topics.add(name)
         configs = {key: str(value) for key, value in (config or {}).items()}
         self._call(lambda client: client.create_topic(name, partitions, replication_factor, configs))
         return name
@@ -185,6 +189,7 @@ class Kafka:
         check_text("topic", topic)
         check_number("partition", partition)
         check_number("timestamp_ms", 0 if timestamp_ms is None else timestamp_ms)
+        self.named_topics.add(topic)
         if not values:
             raise ValueError("produce needs at least one value")
         at_ms = self._now_ms() if timestamp_ms is None else timestamp_ms
@@ -217,6 +222,7 @@ class Kafka:
         check_number("offset", offset)
         check_number("count", 0 if count is None else count)
         check_seconds("timeout_s", 0 if timeout_s is None else timeout_s)
+        self.named_topics.add(topic)
         if count is None:
             within_s = self._topic_within_s if timeout_s is None else timeout_s
             return self._records(topic, partition, offset, uncommitted, within_s)
@@ -267,6 +273,7 @@ class Kafka:
     def end_offsets(self, topic: str) -> dict[int, int]:
         """Return the high watermark of each partition, which is the end offset that consumers see."""
         check_text("topic", topic)
+        self.named_topics.add(topic)
         ends = self._call(lambda client: client.end_offsets(topic, topic_within_s=self._topic_within_s))
         found = LookupTable[int, int]({one.partition: end for one, end in ends.items()})
         return found.named(f"partition of {topic} with number")
@@ -277,6 +284,7 @@ class Kafka:
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """Return the offsets that a group has committed, by partition."""
         check_text("group", group)
+        self.named_groups.add(group)
         found = LookupTable(self._call(lambda client: client.committed(group)))
         return found.named(f"committed offset of group {group} for")
 
@@ -288,12 +296,15 @@ class Kafka:
         """
         check_text("group", group)
         check_text("topic", topic)
+        self.named_topics.add(topic)
+        self.named_groups.add(group)
         return self._call(lambda client: client.lag(group, topic, self._topic_within_s))
 
     @blocking
     def group(self, name: str) -> Group:
         """Return the state of a classic or consumer group, with its members and their assignments."""
         check_text("name", name)
+        self.named_groups.add(name)
         return self._call(lambda client: client.group(name))
 
     # --- waiting

@@ -30,11 +30,13 @@ import pytest
 from kwire.host.platform import IS_SUPPORTED, SENTENCE
 from kwire.testing.failure_traceback import explained
 from kwire.testing.kept_modules import KEPT_MODULES
+from kwire.testing.started_brokers import STARTED_BROKERS, Sections
 
 if TYPE_CHECKING:
     from kwire.testing.acl import Acl
     from kwire.testing.broker import Broker, Process
     from kwire.testing.cluster import Cluster
+    from kwire.testing.embedded_kafka import EmbeddedKafka
     from kwire.testing.kafka import Kafka
     from kwire.testing.simulated import SimulatedCluster
     from kwire.testing.tls import Tls
@@ -85,6 +87,7 @@ class BrokerData(NamedTuple):
     """The data directory of a fixture's brokers. It is kept if a test that used the brokers has failed."""
 
     directory: str
+    kafka: EmbeddedKafka
     brokers: Mapping[str, Broker]
     """The brokers, by the suffix of their sections in reports."""
     failed: list[pytest.Item]
@@ -95,6 +98,8 @@ OWN_BROKERS = pytest.StashKey[list[BrokerData]]()
 SIMULATED_CLUSTER = pytest.StashKey["SimulatedCluster"]()
 """The cluster of a test that has not failed yet."""
 STARTED_AT_S = pytest.StashKey[float]()
+REPORTED = pytest.StashKey[bool]()
+"""Set after the report about brokers that a test has started without fixtures."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -117,6 +122,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check `kwire_process`, register the marks, and exclude kwire from assertion rewriting."""
     if config.getini("kwire_process") not in ("thread", "child"):
         raise pytest.UsageError(f"kwire_process = {config.getini('kwire_process')}: set thread or child")
+    STARTED_BROKERS.read_state = _read_state
     KEPT_MODULES.install()  # pytest has installed its own finder
     config.addinivalue_line(
         "markers",
@@ -190,20 +196,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         item.add_report_section(
             call.when, "kwire simulation", f"{simulated.report()}\n{_rerun_instructions(item)}"
         )
-    for data in (*([shared] if shared is not None else []), *item.stash.get(OWN_BROKERS, [])):
+    own = item.stash.get(OWN_BROKERS, [])
+    for data in (*([shared] if shared is not None else []), *own):
         if item in data.failed:
             continue  # already in the report, and now the teardown failed too
         data.failed.append(item)
-        for name, broker in data.brokers.items():
-            try:
-                requests = broker.requests.format(since_s=item.stash[STARTED_AT_S], limit=MAX_REQUESTS_SHOWN)
-                denials = "\n".join(map(str, broker.denials(item.stash[STARTED_AT_S])))
-            except Exception as error:
-                requests, denials = f"not available: {error}", ""
-            item.add_report_section(call.when, f"kwire requests{name}", requests)
-            if denials:
-                item.add_report_section(call.when, f"kwire denied requests{name}", denials)
+        _report(item, call.when, data.kafka, data.brokers, is_own=data in own)
         item.add_report_section(call.when, "kwire data", f"kept in {data.directory}")
+    _report_direct_brokers(item, call.when)
 
 
 @pytest.fixture(scope="session")
@@ -281,7 +281,7 @@ def kwire_cluster(
         brokers: Mapping[str, Broker] = {
             f" of broker {node_id}": broker for node_id, broker in cluster.brokers.items()
         }
-        data = BrokerData(directory, brokers, [])
+        data = BrokerData(directory, cluster, brokers, [])
         request.node.stash.setdefault(OWN_BROKERS, []).append(data)
         yield cluster
     _remove_data(data)
@@ -315,6 +315,42 @@ def kwire_topic(request: pytest.FixtureRequest) -> str:
 def kwire_group(request: pytest.FixtureRequest) -> str:
     """Return a group id that no other test uses."""
     return _kafka_of(request).new_name(_name_of(request))
+
+
+def _read_state(kafka: EmbeddedKafka) -> Sections:
+    from kwire.testing.failure_report import read_state
+
+    return read_state(kafka)
+
+
+def _report(
+    item: pytest.Item, when: str, kafka: EmbeddedKafka, brokers: Mapping[str, Broker], *, is_own: bool
+) -> None:
+    """Add the sections about a broker or cluster to the report of a failed test."""
+    from kwire.testing.failure_report import report
+
+    given = getattr(item, "funcargs", {})
+    names = [given[name] for name in ("kwire_topic", "kwire_group") if isinstance(given.get(name), str)]
+    for title, text in report(kafka, brokers, item.stash[STARTED_AT_S], names, is_own=is_own):
+        item.add_report_section(when, title, text)
+
+
+def _report_direct_brokers(item: pytest.Item, when: str) -> None:
+    """Report the brokers and clusters that the test has started without a fixture of kwire, once."""
+    if REPORTED in item.stash:
+        return
+    item.stash[REPORTED] = True
+    data = [*item.stash.get(OWN_BROKERS, []), item.config.stash.get(SHARED_BROKER, None)]
+    known = [one.kafka for one in data if one is not None]
+    for kafka in STARTED_BROKERS.all():
+        is_own = STARTED_BROKERS.started_at_s(kafka) >= item.stash[STARTED_AT_S]
+        brokers: Mapping[int, Broker] | None = getattr(kafka, "brokers", None)
+        if any(kafka is one for one in known) or not (is_own or getattr(kafka, "is_running", bool(brokers))):
+            continue
+        named: dict[str, Any] = {"": kafka}
+        if brokers is not None:
+            named = {f" of broker {key}": one for key, one in brokers.items()}
+        _report(item, when, kafka, named, is_own=is_own)
 
 
 def _check_mark(item: pytest.Item, name: str) -> None:
@@ -421,7 +457,7 @@ def _new_broker(
     broker = Broker(
         config, users=users, tls=tls, acls=acls, log_dir=directory, sync=False, process=process, **limits
     )
-    return BrokerData(directory, {"": broker}, [])
+    return BrokerData(directory, broker, {"": broker}, [])
 
 
 def _new_directory(tmp_path_factory: pytest.TempPathFactory, name: str) -> str:

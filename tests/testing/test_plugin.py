@@ -419,8 +419,7 @@ def test_failure_report_has_the_log_and_keeps_the_data(pytester: pytest.Pytester
             "*Captured kwire data call*",
             "kept in *kwire0",
             "*Captured kwire requests call*",
-            "* ApiVersions 0 from tester: {}",
-            "    after * ms: {api_keys: *",
+            "only 1 ApiVersions",
             "*Captured kwire data call*",
             "kept in *kwire-test_failing0",
         ],
@@ -454,7 +453,7 @@ def test_cluster_has_the_size_of_its_mark_and_reports_per_broker(pytester: pytes
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*assert 1 == 3*", "*Captured kwire requests of broker 1 call*", "* ApiVersions 0 from tester: {}"]
+        ["*assert 1 == 3*", "*Captured kwire requests of broker 1 call*", "only 1 ApiVersions"]
     )
 
 
