@@ -7,7 +7,8 @@ process.
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+import sys
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -44,7 +45,11 @@ class NodeLogger(logging.LoggerAdapter[logging.Logger]):
     A message about a request has the request's id in `extra`, as `request`.
     """
 
-    def __init__(self, name: str, node: str) -> None:
+    def __init__(
+        self, name: str, node: str, on_exception: Callable[[str, BaseException], None] | None = None
+    ) -> None:
+        """`on_exception` is called with the message and the exception of each error that has one."""
+        self._on_exception = on_exception
         super().__init__(logging.getLogger(name), {"node": node})
         self._prefix = f"[{node.replace('%', '%%')}] " if node else ""
 
@@ -59,6 +64,11 @@ class NodeLogger(logging.LoggerAdapter[logging.Logger]):
         A handler of `logging` catches its own errors. But a test can replace `time.time` by a function that
         raises an error, and `logging` then cannot create the line.
         """
+        if level >= logging.ERROR and self._on_exception is not None and kwargs.get("exc_info"):
+            given = kwargs["exc_info"]
+            error = given if isinstance(given, BaseException) else sys.exception()
+            if error is not None:
+                self._on_exception(str(msg) % args if args else str(msg), error)
         if self.isEnabledFor(level):
             kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # the line names the caller of this method
             with suppress(Exception):

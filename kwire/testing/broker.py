@@ -221,6 +221,10 @@ class Broker(EmbeddedKafka):
     def _own_bootstrap_servers(self) -> str:
         return self._embedded.node_bootstrap if self._has_defect else self.bootstrap_servers
 
+    def _take_errors(self) -> list[str]:
+        """Remove and return the unexpected exceptions inside the broker, which are bugs of kwire, as text."""
+        return self._embedded.take_errors()
+
     def _note_start(self) -> None:
         STARTED_BROKERS.add(self)
 

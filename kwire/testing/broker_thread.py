@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kwire.testing.disk_space import DiskSpace
     from kwire.testing.faults import Faults
     from kwire.testing.recorder import Recorder
+    from kwire.testing.unexpected_errors import UnexpectedErrors
 
 
 class BrokerThread(LoopThread):
@@ -31,6 +32,7 @@ class BrokerThread(LoopThread):
         faults: Faults,
         denials: Denials,
         space: DiskSpace,
+        errors: UnexpectedErrors,
         syncs: bool,
     ) -> None:
         super().__init__("broker")
@@ -38,7 +40,7 @@ class BrokerThread(LoopThread):
         self._properties = properties
         self._clock = clock
         self._recorder, self._faults, self._denials, self._disk_space = recorder, faults, denials, space
-        self._syncs = syncs
+        self._errors, self._syncs = errors, syncs
 
     def serve(self) -> None:
         """Start the broker, and run its loop until the broker has shut down."""
@@ -48,6 +50,7 @@ class BrokerThread(LoopThread):
 
         disk = EmbeddedDisk(self._disk_space, syncs=self._syncs)
         running = RunningNode(load(None, {}, self._properties), clock=self._clock, disk=disk)
+        running.loop.on_exception = self._add_error
         try:
             running.loop.run_until(self._run_node(running))
         finally:
@@ -71,6 +74,11 @@ class BrokerThread(LoopThread):
             # With a full disk, the test expects the failure.
             self.failure = RuntimeError(f"the broker has failed: {running.failure.reason}")
         yield from running.shut_down()
+
+    def _add_error(self, message: str, error: BaseException) -> None:
+        # A full disk and a crash have exceptions of their own, which the test has caused.
+        if not (self._disk_space.is_full or self.is_ending):
+            self._errors.add(message, error)
 
     def stop(self, *, keeps_data: bool) -> None:
         """Shut the broker down. Without `keeps_data`, its data is not flushed, because it will be deleted.

@@ -108,6 +108,14 @@ class ChildBroker:
         found: list[Denial] = self._call("denials", since_s)
         return found
 
+    def take_errors(self) -> list[str]:
+        """Remove and return the unexpected exceptions inside the broker, as text."""
+        process = self._process
+        if process is None or not process.is_alive or os.getpid() != self._owner:
+            return []
+        errors: list[str] = self._call("take_errors")
+        return errors
+
     def check_alive(self) -> None:
         """Raise RuntimeError with the reason if the broker has failed."""
         self._call("check_alive")

@@ -228,6 +228,10 @@ class Cluster(EmbeddedKafka):
             self._users_created = False
             self._reserved.release()
 
+    def _take_errors(self) -> list[str]:
+        """Remove and return the unexpected exceptions inside the brokers, as text."""
+        return [text for broker in self.brokers.values() for text in broker._take_errors()]
+
     @blocking
     def leader(self, topic: str, partition: int = 0) -> Broker:
         """Return the leader of a partition. Raises LookupError if there is no such partition."""

@@ -18,6 +18,7 @@ from kwire.testing.one_shot_event import OneShotEvent
 from kwire.testing.recorder import MAX_BYTES, MAX_EXCHANGES, Recorder
 from kwire.testing.reservations import Reservations
 from kwire.testing.thread_call import check_cancelled
+from kwire.testing.unexpected_errors import UnexpectedErrors
 from kwire.testing.users import NODE_LISTENER, client_protocol, listener_settings
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class EmbeddedBroker:
         self.requests = Recorder(max_recorded_requests, max_recorded_bytes)
         self.faults = Faults()
         self._denials = Denials()
+        self._errors = UnexpectedErrors()
         self.clock: Clock | None = None
         """The clock of the broker, from the first start to `stop`."""
         self._overrides, self._users, self._tls, self._syncs = overrides, users, tls, syncs
@@ -120,6 +122,10 @@ class EmbeddedBroker:
         """Return the requests that the broker has denied since `since_s`, in seconds since 1970."""
         return self._denials.find(since_s)
 
+    def take_errors(self) -> list[str]:
+        """Remove and return the unexpected exceptions inside the broker, as text."""
+        return self._errors.take()
+
     def check_alive(self) -> None:
         """Raise RuntimeError with the reason if the broker has failed, or cannot run in this process."""
         from kwire.testing.doubles import check_doubles
@@ -167,6 +173,7 @@ class EmbeddedBroker:
                 faults=self.faults,
                 denials=self._denials,
                 space=self._disk_space,
+                errors=self._errors,
                 syncs=self._syncs,
             )
             self._thread = thread

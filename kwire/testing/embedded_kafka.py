@@ -14,6 +14,7 @@ from kwire.testing.kafka import AioKafka, Kafka
 from kwire.testing.lookup_table import describe_choice
 from kwire.testing.started_brokers import STARTED_BROKERS
 from kwire.testing.tls import Certificates, Defect, Tls, check_defect
+from kwire.testing.unexpected_errors import failure_of
 from kwire.testing.users import (
     EVERYONE,
     SUPER_USER,
@@ -80,7 +81,10 @@ class EmbeddedKafka(Kafka):
     ) -> None:
         if error is not None:
             STARTED_BROKERS.keep_state(self)
+        errors = self._take_errors() if error is None else []
         self.stop()
+        if errors:
+            raise failure_of(errors)
 
     async def __aenter__(self) -> Self:
         await self.aio.start()
@@ -91,7 +95,10 @@ class EmbeddedKafka(Kafka):
     ) -> None:
         if isinstance(error, Exception):  # not after a cancellation
             await call_in_thread(self._threads, partial(STARTED_BROKERS.keep_state, self))
+        errors = self._take_errors() if error is None else []
         await self.aio.stop()
+        if errors:
+            raise failure_of(errors)
 
     @property
     def aio(self) -> AioEmbeddedKafka:
@@ -105,6 +112,10 @@ class EmbeddedKafka(Kafka):
     @abstractmethod
     def stop(self) -> None:
         """Stop all brokers. Does nothing if none is running."""
+
+    @abstractmethod
+    def _take_errors(self) -> list[str]:
+        """Remove and return the unexpected exceptions inside the brokers, as text."""
 
     # --- authentication
 

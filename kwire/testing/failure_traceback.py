@@ -22,7 +22,15 @@ LIBRARIES: Final = tuple(
 """The directories of Python's own modules and of installed packages, such as pytest."""
 PLUGIN: Final = os.path.join(KWIRE, "testing", "plugin.py")
 MAX_CAUSES: Final = 20
-PLAIN_ERRORS: Final = "ConfigError", "MarkError", "ValueError", "TypeError", "RuntimeError", "LookupError"
+PLAIN_ERRORS: Final = (
+    "ConfigError",
+    "MarkError",
+    "ValueError",
+    "TypeError",
+    "RuntimeError",
+    "LookupError",
+    "UnexpectedError",
+)
 """Classes of errors whose names add nothing to their messages."""
 
 

@@ -186,6 +186,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             _repair(shared.brokers[""])
         except Exception:  # an exception here would end the session with an internal error
             call.excinfo = call.excinfo or pytest.ExceptionInfo.from_current()
+    if call.when != "setup" and (errors := STARTED_BROKERS.take_errors()):
+        if call.excinfo is None:
+            call.excinfo = _failure_of(errors)
+        else:
+            item.add_report_section(call.when, "kwire unexpected errors", "\n".join(errors))
     if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
         return
     if not item.config.getoption("fulltrace", False):
@@ -204,6 +209,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         _report(item, call.when, data.kafka, data.brokers, is_own=data in own)
         item.add_report_section(call.when, "kwire data", f"kept in {data.directory}")
     _report_direct_brokers(item, call.when)
+    STARTED_BROKERS.take_errors()  # of requests of the report itself
 
 
 @pytest.fixture(scope="session")
@@ -315,6 +321,15 @@ def kwire_topic(request: pytest.FixtureRequest) -> str:
 def kwire_group(request: pytest.FixtureRequest) -> str:
     """Return a group id that no other test uses."""
     return _kafka_of(request).new_name(_name_of(request))
+
+
+def _failure_of(errors: list[str]) -> pytest.ExceptionInfo[BaseException]:
+    from kwire.testing.unexpected_errors import failure_of
+
+    try:
+        raise failure_of(errors)
+    except Exception:
+        return pytest.ExceptionInfo.from_current()
 
 
 def _read_state(kafka: EmbeddedKafka) -> Sections:

@@ -7,6 +7,7 @@ read when the exception leaves the `with` statement.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -45,6 +46,14 @@ class StartedBrokers:
     def state(self, started: EmbeddedKafka) -> Sections | None:
         """Return the state that was kept when the broker or cluster was stopped."""
         return self._states.get(started)
+
+    def take_errors(self) -> list[str]:
+        """Remove and return the unexpected exceptions inside the brokers, as text."""
+        taken = []
+        for one in self.all():
+            with suppress(Exception):  # the child process has died, which another error reports
+                taken += one._take_errors()
+        return taken
 
     def all(self) -> list[EmbeddedKafka]:
         """Return the brokers and clusters, in the order of their starts."""

@@ -191,3 +191,45 @@ def test_long_messages_are_shortened_and_repetitions_counted(broker: Broker) -> 
 def broker(process: Process) -> Iterator[Broker]:
     with Broker(process=process) as broker:
         yield broker
+
+
+@pytest.mark.parametrize("fixture", ["kwire", "kwire_broker", "kwire_cluster"])
+def test_unexpected_exception_inside_the_broker_fails_the_test(
+    pytester: pytest.Pytester, fixture: str
+) -> None:
+    result = run(
+        pytester,
+        f"""
+        from kwire.testing import Broker
+
+        def break_it(monkeypatch, broker):
+            from kwire.broker.api.groups import administration
+            from kwire.client.cluster_client import ClusterClient
+            from kwire.testing.blocking_client import parse_address
+            from kwire.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+
+            def fail(*args):
+                raise KeyError("planted")
+
+            monkeypatch.setattr(administration, "list_groups", fail)
+            address = parse_address(broker.bootstrap_servers.split(",")[0])
+            client = ClusterClient([address], client_id="billing", timeout_seconds=5)
+            assert client.send(ListGroupsRequest(), ListGroupsResponse).error_code == -1
+            client.close()
+
+        def test_it(monkeypatch, {fixture}):
+            break_it(monkeypatch, {fixture})
+
+        def test_without_a_fixture(monkeypatch):
+            with Broker() as broker:
+                break_it(monkeypatch, broker)
+
+        def test_next({fixture}):
+            {fixture}.topics()
+        """,
+    )
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(
+        ["*unexpected exception inside the broker*", "*Handling request *ListGroups*"]
+    )
+    result.stdout.fnmatch_lines(["*KeyError: 'planted'*"])

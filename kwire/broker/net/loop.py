@@ -105,6 +105,8 @@ class Loop:
         """The function that closes cached files for a new socket, and returns whether any was closed."""
         self.relieve_workers: Callable[[], object] = _nothing_left
         """The function that frees a descriptor for a worker that waits for one."""
+        self.on_exception: Callable[[str, BaseException], None] | None = None
+        """The hook for exceptions that the node logs as errors, with the message."""
         self.served = 0
         """The number of descriptors that the last turn handled."""
         self.running = False
@@ -165,7 +167,11 @@ class Loop:
         return self._streams.stream(purpose)
 
     def logger(self, name: str) -> NodeLogger:
-        return NodeLogger(name, self.name)
+        return NodeLogger(name, self.name, self._report_exception)
+
+    def _report_exception(self, message: str, error: BaseException) -> None:
+        if self.on_exception is not None:
+            self.on_exception(message, error)
 
     def schedule(self, delay_ms: int, callback: Callable[[], None]) -> QueuedTimer:
         timer = self._timers.add(delay_ms, callback)
