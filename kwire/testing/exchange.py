@@ -84,7 +84,7 @@ class Exchange:
         """The number of the client's connection, or 0 if it is not known."""
         self.fetched_partitions: frozenset[tuple[str, int]] | None = None
         """The partitions of a Fetch, including partitions that only its fetch session names."""
-        self.topic_names = names
+        self._names = names
         self._result: Result | None = None
 
     def complete(

@@ -269,6 +269,7 @@ def test_importing_kwire_testing_does_not_import_the_broker() -> None:
         "kwire.testing.recorder",
         "kwire.testing.reservations",
         "kwire.testing.results",
+        "kwire.testing.started_brokers",
         "kwire.testing.thread_call",
         "kwire.testing.tls",
         "kwire.testing.unexpected_errors",
