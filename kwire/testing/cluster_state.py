@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kwire.client.groups import list_groups
 from kwire.client.offsets import find_offsets
@@ -15,7 +15,6 @@ from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from kwire.client.cluster_client import ClusterClient
-    from kwire.testing.blocking_client import BlockingClient
     from kwire.testing.results import Group, Record
 
 MAX_TOPICS: Final = 20
@@ -32,7 +31,7 @@ MAX_VALUE: Final = 60
 class StateReader:
     """A reader of topics and groups that stops when its time is up."""
 
-    def __init__(self, client: BlockingClient, cluster: ClusterClient, timeout_s: float) -> None:
+    def __init__(self, client: Any, cluster: ClusterClient, timeout_s: float) -> None:
         self._client, self._cluster, self._deadline = client, cluster, monotonic() + timeout_s
 
     def topics(self, names: Sequence[str] | None) -> str:

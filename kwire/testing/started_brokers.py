@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from kwire.host.system_time import libc_time_ns
-
-if TYPE_CHECKING:
-    from kwire.testing.embedded_kafka import EmbeddedKafka
 
 Sections = Sequence[tuple[str, str]]
 """Titles and texts of a report."""
@@ -24,26 +21,26 @@ class StartedBrokers:
     """The brokers and clusters of this process that still exist. They are not kept alive."""
 
     def __init__(self) -> None:
-        self._started_at_s: WeakKeyDictionary[EmbeddedKafka, float] = WeakKeyDictionary()
-        self._states: WeakKeyDictionary[EmbeddedKafka, Sections] = WeakKeyDictionary()
+        self._started_at_s: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+        self._states: WeakKeyDictionary[Any, Sections] = WeakKeyDictionary()
         self.read_state: Callable[[Any], Sections] | None = None
         """Reads the state of a broker or cluster, if pytest reports failures."""
 
-    def add(self, started: EmbeddedKafka) -> None:
+    def add(self, started: Any) -> None:
         """Add a broker or cluster that starts."""
         self._started_at_s[started] = libc_time_ns() / 1_000_000_000
         self._states.pop(started, None)
 
-    def keep_state(self, failed: EmbeddedKafka) -> None:
+    def keep_state(self, failed: Any) -> None:
         """Read the state of a broker or cluster that will be stopped because of an exception."""
         if self.read_state is not None:
             self._states[failed] = self.read_state(failed)
 
-    def started_at_s(self, started: EmbeddedKafka) -> float:
+    def started_at_s(self, started: Any) -> float:
         """Return the time of the last start in seconds since 1970, or 0 if there was none."""
         return self._started_at_s.get(started, 0.0)
 
-    def state(self, started: EmbeddedKafka) -> Sections | None:
+    def state(self, started: Any) -> Sections | None:
         """Return the state that was kept when the broker or cluster was stopped."""
         return self._states.get(started)
 
@@ -55,7 +52,7 @@ class StartedBrokers:
                 taken += one._take_errors()
         return taken
 
-    def all(self) -> list[EmbeddedKafka]:
+    def all(self) -> list[Any]:
         """Return the brokers and clusters, in the order of their starts."""
         return sorted(self._started_at_s, key=self.started_at_s)
 
