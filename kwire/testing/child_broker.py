@@ -113,7 +113,10 @@ class ChildBroker:
         process = self._process
         if process is None or not process.is_alive or os.getpid() != self._owner:
             return []
-        errors: list[str] = self._call("take_errors")
+        try:
+            errors: list[str] = process.call(self._handle, "take_errors")
+        except ChildDied:
+            return []  # the next call of a method raises the error
         return errors
 
     def check_alive(self) -> None:
