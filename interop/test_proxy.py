@@ -13,7 +13,7 @@ import pytest
 from interop.brokers import ApacheKafka, start_tool
 from interop.cluster.nodes import KAFKA, Cluster
 from interop.tools import TOOLS, run
-from kwire.testing import Proxy, TopicPartition
+from kwire.testing import ApiName, Proxy, TopicPartition
 
 PRODUCER = f"{TOOLS}.ConsoleProducer"
 CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
@@ -60,7 +60,7 @@ def test_java_clients_use_the_proxy_only(proxy: Proxy, protocol: str) -> None:
     by_topic = {one.version for one in proxy.requests.find("Produce", topic=topic)}
     assert by_topic
     assert min(by_topic) >= 13, "the request has a topic id, and the filter a name"
-    joined = "ConsumerGroupHeartbeat" if protocol == "consumer" else "JoinGroup"
+    joined: ApiName = "ConsumerGroupHeartbeat" if protocol == "consumer" else "JoinGroup"
     assert proxy.requests.find(joined)
     described = run(f"{TOOLS}.TopicCommand", *server, "--describe", "--topic", topic)
     assert "PartitionCount: 2" in described.stdout, described

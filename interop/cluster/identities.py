@@ -15,7 +15,7 @@ from interop.batches import walk
 from interop.cluster.logins import Login, log_in
 from interop.raw import fetch
 from interop.raw_client import RawClient
-from kwire.testing.history import Partition, Read
+from kwire.testing.history import Partition, ReadRecord
 
 
 class Identity(NamedTuple):
@@ -24,7 +24,7 @@ class Identity(NamedTuple):
 
 
 def find_client_resends(
-    bootstrap: str, login: Login | None, records: Iterable[Read]
+    bootstrap: str, login: Login | None, records: Iterable[ReadRecord]
 ) -> dict[bytes, list[Identity]]:
     """Return the values that a partition contains several times, each time under another identity.
 

@@ -26,7 +26,7 @@ from kwire.testing.observations import (
     same_value,
 )
 
-Kind = Literal[
+AnomalyKind = Literal[
     "lost",
     "duplicated",
     "reordered",
@@ -47,7 +47,7 @@ Kind = Literal[
     "two owners",
 ]
 """The kinds of anomalies."""
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+KINDS: Final[tuple[AnomalyKind, ...]] = get_args(AnomalyKind)
 MAX_RECORDS_SHOWN = 5
 """The maximum number of records that an anomaly shows."""
 
@@ -55,7 +55,7 @@ MAX_RECORDS_SHOWN = 5
 class Anomaly(NamedTuple):
     """A contradiction between observations: its kind, and a description."""
 
-    kind: Kind
+    kind: AnomalyKind
     text: str
 
     def __str__(self) -> str:

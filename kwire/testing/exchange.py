@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kwire.host.system_time import libc_time_ns, localtime, strftime
 from kwire.testing.lookup_table import LookupTable
@@ -24,6 +24,9 @@ from kwire.wire.plural import plural
 from kwire.wire.primitives import ZERO_UUID, Buffer, Uuid, uuid_to_text
 from kwire.wire.registry import API_VERSIONS, RequestHeader, decode_request, decode_response
 from kwire.wire.schema import Field, Message, fields_of
+
+if TYPE_CHECKING:
+    from kwire.testing.names import ApiName
 
 TopicNames = Mapping[Uuid, str]
 """Topic names by topic id."""
@@ -72,7 +75,7 @@ class Exchange:
         The broker received the request at `at_s`, in seconds since 1970.
         """
         self.received_at_s = at_s
-        self.api = API_VERSIONS[header.api_key].name
+        self.api = cast("ApiName", API_VERSIONS[header.api_key].name)
         """The API's name in Kafka's documentation, such as Produce."""
         self.version = header.api_version
         self.client_id = header.client_id or ""

@@ -24,6 +24,8 @@ from kwire.wire.plural import plural
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from kwire.testing.names import ApiName, ErrorName
+
 ANY_API: Final = ""
 """Matches requests of every API."""
 DROPPED: Final = "processed, then the response was dropped"
@@ -52,7 +54,7 @@ RETRIABLE_ERRORS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Per API, the retriable errors that `Faults.random` returns. Other APIs get no random faults."""
 
-Kind = Literal["return_error", "delay", "drop_response", "truncate_response", "ignore"]
+FaultKind = Literal["return_error", "delay", "drop_response", "truncate_response", "ignore"]
 
 
 class FaultOptions(TypedDict, total=False):
@@ -91,7 +93,7 @@ class Fault:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: FaultKind,
         api: str,
         options: FaultOptions,
         *,
@@ -202,9 +204,9 @@ class SeededFault(Fault):
 class Faults:
     """The faults of a broker. Can be used from any thread.
 
-    `api` is a name from Kafka's protocol documentation, such as "Produce". All methods that add a fault take
-    the options of `FaultOptions`: `times`, `client_id`, `topic` and `partition`. They return the fault, which
-    can be canceled, and raise ValueError or TypeError for invalid arguments.
+    `api` is a name from Kafka's protocol documentation, such as "Produce": see `ApiName`. All methods that
+    add a fault take the options of `FaultOptions`: `times`, `client_id`, `topic` and `partition`. They return
+    the fault, which can be canceled, and raise ValueError or TypeError for invalid arguments.
     """
 
     def __init__(self) -> None:
@@ -213,12 +215,12 @@ class Faults:
         self._remembered: deque[tuple[float, Fault]] = deque(maxlen=MAX_REMEMBERED)
         """The last faults with the times of their injection, in seconds since 1970."""
 
-    def return_error(self, api: str, error: str | int, **options: Unpack[FaultOptions]) -> Fault:
+    def return_error(self, api: ApiName, error: ErrorName | int, **options: Unpack[FaultOptions]) -> Fault:
         """Add a fault: the broker returns `error`, a name or code, and does not process the request."""
         code, name = _parse_error(error)
         return self._add(Fault("return_error", api, options, error_code=code, description=f"returned {name}"))
 
-    def delay(self, api: str, seconds: float, **options: Unpack[FaultOptions]) -> Fault:
+    def delay(self, api: ApiName, seconds: float, **options: Unpack[FaultOptions]) -> Fault:
         """Add a fault: the request, and later requests on its connection, wait for `seconds`.
 
         The broker's clock measures this time.
@@ -230,15 +232,15 @@ class Faults:
             Fault("delay", api, options, delay_s=seconds, description=f"delayed by {seconds:g} s")
         )
 
-    def drop_response(self, api: str, **options: Unpack[FaultOptions]) -> Fault:
+    def drop_response(self, api: ApiName, **options: Unpack[FaultOptions]) -> Fault:
         """Add a fault: the broker processes the request, and closes the connection without a response."""
         return self._add(Fault("drop_response", api, options, description=DROPPED))
 
-    def truncate_response(self, api: str, **options: Unpack[FaultOptions]) -> Fault:
+    def truncate_response(self, api: ApiName, **options: Unpack[FaultOptions]) -> Fault:
         """Add a fault: the broker processes the request, sends half of the response, and disconnects."""
         return self._add(Fault("truncate_response", api, options, description=TRUNCATED))
 
-    def ignore(self, api: str, **options: Unpack[FaultOptions]) -> Fault:
+    def ignore(self, api: ApiName, **options: Unpack[FaultOptions]) -> Fault:
         """Add a fault: the broker processes no more requests of the connection, and keeps it open."""
         return self._add(Fault("ignore", api, options, description="ignored"))
 

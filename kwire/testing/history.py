@@ -65,7 +65,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from kwire.host.system_time import monotonic
-from kwire.testing.anomalies import KINDS, Anomaly, Kind, find_anomalies
+from kwire.testing.anomalies import KINDS, Anomaly, AnomalyKind, find_anomalies
 from kwire.testing.arguments import check_number
 from kwire.testing.observations import (
     ANY_OFFSET,
@@ -74,7 +74,7 @@ from kwire.testing.observations import (
     Observations,
     Outcome,
     Partition,
-    Read,
+    ReadRecord,
     Sent,
     Transaction,
     format_value,
@@ -85,7 +85,16 @@ if TYPE_CHECKING:
     from kwire.testing.kafka import Kafka
     from kwire.testing.recorder import Recorder
 
-__all__ = ["ANY_OFFSET", "UNKNOWN_OFFSET", "Anomaly", "History", "Kind", "Outcome", "Partition", "Read"]
+__all__ = [
+    "ANY_OFFSET",
+    "UNKNOWN_OFFSET",
+    "Anomaly",
+    "History",
+    "AnomalyKind",
+    "Outcome",
+    "Partition",
+    "ReadRecord",
+]
 
 P = TypeVar("P")
 """The class of a wrapped client."""
@@ -268,13 +277,13 @@ class History:
         with self._seen.lock:
             self._seen.expected_readers.append(readers)
 
-    def on_poll(self, reader: str, records: Iterable[Read]) -> None:
+    def on_poll(self, reader: str, records: Iterable[ReadRecord]) -> None:
         """Record the records that a read_committed reader got, in this order."""
         records = list(records)
         _check_records(records)
         self._seen.add_reads(reader, records)
 
-    def on_final_read(self, reader: str, records: Iterable[Read]) -> None:
+    def on_final_read(self, reader: str, records: Iterable[ReadRecord]) -> None:
         """Record that a reader got all final records, from the start of each partition."""
         records = list(records)
         self.on_poll(reader, records)
@@ -336,7 +345,7 @@ class History:
             )
         return max((after - before for before, after in pairwise(times)), default=0.0)
 
-    def check(self, *, at_least_once: bool = False, allow: Iterable[Kind] = ()) -> None:
+    def check(self, *, at_least_once: bool = False, allow: Iterable[AnomalyKind] = ()) -> None:
         """Raise AssertionError if there are anomalies, with the first `MAX_ANOMALIES_SHOWN` of them.
 
         `at_least_once` allows producers without idempotence to duplicate and reorder records. `allow` names

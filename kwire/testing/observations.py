@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 Partition = tuple[str, int]
 """A topic name and a partition number. A `TopicPartition` is one."""
-Read = tuple[Partition, int, bytes]
+ReadRecord = tuple[Partition, int, bytes]
 """A record as a reader gets it: its partition, offset and value."""
 ANY_OFFSET = UNKNOWN_OFFSET = -1
 """An offset that the caller does not know."""
@@ -200,7 +200,7 @@ class Observations:
             self.transactions.append(transaction)
         return transaction
 
-    def add_reads(self, reader: str, records: Iterable[Read], isolation_level: str = "") -> None:
+    def add_reads(self, reader: str, records: Iterable[ReadRecord], isolation_level: str = "") -> None:
         """Add the records that a reader got, in order."""
         with self.lock:
             now_s = self.now_s()

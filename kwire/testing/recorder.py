@@ -21,6 +21,7 @@ from kwire.wire.plural import plural
 if TYPE_CHECKING:
     from kwire.testing.exchange import Exchange
     from kwire.testing.kafka import Kafka
+    from kwire.testing.names import ApiName
     from kwire.wire.primitives import Uuid
 
 MAX_EXCHANGES: Final = 10_000
@@ -103,7 +104,7 @@ class Recorder:
 
     def find(
         self,
-        api: str,
+        api: ApiName,
         *,
         client_id: str | None = None,
         topic: str | None = None,

@@ -16,7 +16,7 @@ from kwire.cli.main import TOOLS
 from kwire.cli.main import main as kwire
 from kwire.cli.shared.errors import describe_api_error
 from kwire.cli.tools import TOOL_MODULES, main, parser_of
-from kwire.testing import Broker
+from kwire.testing import ApiName, Broker, ErrorName
 from kwire.wire.errors import ApiError, ErrorCode
 from tests.cli.run_command import RunCommand
 
@@ -164,7 +164,7 @@ def test_usage_error_is_one_sentence(offline: RunCommand, arguments: tuple[str, 
     ],
 )
 def test_authorization_error_names_the_log_with_the_missing_acl(
-    broker: Broker, run: RunCommand, api: str, code: str, arguments: tuple[str, ...]
+    broker: Broker, run: RunCommand, api: ApiName, code: ErrorName, arguments: tuple[str, ...]
 ) -> None:
     run("topics", "create", "hidden", "--if-not-exists")
     fault = broker.faults.return_error(api, code)

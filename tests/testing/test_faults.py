@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from kwire.testing import Broker, Faults, Recorder
-from kwire.testing.broker import Process
+from kwire.testing import ApiName, Broker, Faults, Process, Recorder
 from kwire.wire.errors import ErrorCode
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.metadata import MetadataRequest
@@ -166,18 +165,20 @@ def test_failed_produce_with_acks_0_closes_the_connection(broker: Broker) -> Non
         ("Produce", "INVALID_RECORD", 0, "pass a number of requests"),
     ],
 )
-def test_invalid_fault_is_refused_with_a_reason(api: str, error: Any, times: int, message: str) -> None:
+def test_invalid_fault_is_refused_with_a_reason(api: Any, error: Any, times: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Broker().faults.return_error(api, error, times=times)
 
 
 def test_topic_filter_is_refused_for_apis_without_topics() -> None:
-    for api in ("Heartbeat", "AddOffsetsToTxn"):
+    apis: tuple[ApiName, ...] = ("Heartbeat", "AddOffsetsToTxn")
+    for api in apis:
         with pytest.raises(ValueError, match=f"{api} requests name no topics: filter by client_id="):
             Faults().drop_response(api, topic="orders")
         with pytest.raises(ValueError, match=f"{api} requests name no topics"):
             Recorder().find(api, partition=0)
-    for api in ("Produce", "OffsetCommit", "DeleteTopics", "ConsumerGroupHeartbeat"):
+    apis = ("Produce", "OffsetCommit", "DeleteTopics", "ConsumerGroupHeartbeat")
+    for api in apis:
         assert Faults().drop_response(api, topic="orders").hits == 0
 
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from kwire.testing.history import History, Outcome, Partition, Read
+from kwire.testing.history import History, Outcome, Partition, ReadRecord
 from kwire.testing.observations import UNKNOWN_TIME_S, Delivery, FinalRecord
 from kwire.testing.results import TopicPartition
 
@@ -55,12 +55,12 @@ def test_records_without_a_known_outcome_cause_no_anomalies() -> None:
     assert anomalies(history) == []
 
 
-def without(offset: int) -> list[Read]:
+def without(offset: int) -> list[ReadRecord]:
     return [read for read in END if read[1] != offset]
 
 
 ONE = "record 2 of p, sent at 2.000 s, acknowledged at 8.000 s with offset 1"
-INVALID_FINAL_READS: dict[str, tuple[list[Read], str]] = {
+INVALID_FINAL_READS: dict[str, tuple[list[ReadRecord], str]] = {
     "lost": (without(1), f"lost: t-0 lacks b'1' ({ONE})"),
     "lost of a transaction": (
         without(5),

@@ -1,16 +1,21 @@
-"""The public API of `kwire.testing`: names and parameters.
+"""The public API of `kwire.testing`: names, parameters and types.
 
 Within a major version from 1.0 on, no name in this list is removed and no parameter is removed.
 """
 
 from __future__ import annotations
 
+import ast
+import builtins
 import inspect
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import pytest
 
 import kwire.testing
+from kwire.wire.errors import ErrorCode
+from kwire.wire.registry import API_VERSIONS, RequestHeader
 
 KAFKA = """
     aio
@@ -140,6 +145,32 @@ NAMES = {
     read_final_records(kafka)
     set_final_records(records)
 """,
+    "Anomaly": """
+    kind
+    text
+""",
+    "Exchange": """
+    api
+    client_id
+    connection
+    duration_ms
+    fault
+    outcome
+    partitions
+    received_at_s
+    request
+    responded_at_s
+    response
+    response_bytes
+    version
+""",
+    "Outages": "",
+    "SimulatedBroker": """
+    crash()
+    is_running
+    node_id
+    start()
+""",
     "Acl": """
     allow
     deny
@@ -183,6 +214,13 @@ NAMES = {
     tls
     username
 """,
+    "ClientTls": """
+    authority
+    certificate
+    confluent()
+    java()
+    key
+""",
     "Tls": """
     client_auth
     defect
@@ -204,11 +242,51 @@ NAMES = {
     value
 """,
 }
+AWAITABLE = {"AioBroker", "AioCluster", "AioKafka", "AioProxy"}
+"""The types of `aio`, whose methods are those of `Broker`, `Cluster`, `Kafka` and `Proxy`."""
+TYPES = {
+    "AnomalyKind",
+    "ApiName",
+    "ClientAuth",
+    "Defect",
+    "ErrorName",
+    "FaultOptions",
+    "Headers",
+    "LookupTable",
+    "OperationName",
+    "Partition",
+    "Process",
+    "ReadRecord",
+}
+"""The types of parameters and results that are not classes with public members."""
+OTHERS = {"ApiError", "ErrorCode", "SUPER_USER", "wait_until"}
+STANDARD = {
+    *vars(builtins),
+    *(
+        "Any",
+        "Callable",
+        "Coroutine",
+        "Final",
+        "Iterable",
+        "Iterator",
+        "Literal",
+        "Mapping",
+        "Self",
+        "Sequence",
+    ),
+    *("TracebackType", "Unpack", "os"),
+}
+"""Names in annotations that Python itself defines."""
+CREATED_BY_KWIRE = {"Exchange", "Fault", "Outages", "SimulatedBroker"}
+"""Classes whose objects a test does not create."""
+VARIABLES = {"T", "P"}
 INSTANCES = {
     "Broker": kwire.testing.Broker(),
     "Cluster": kwire.testing.Cluster(),
+    "Exchange": kwire.testing.Exchange(0.0, RequestHeader(3, 12, 1, "billing"), memoryview(b""), {}),
     "Fault": kwire.testing.Faults().drop_response("Produce"),
     "Proxy": kwire.testing.Proxy("localhost:1"),
+    "SimulatedBroker": kwire.testing.SimulatedCluster(0).brokers[1],
     "SimulatedCluster": kwire.testing.SimulatedCluster(0),
 }
 """Instances of the classes whose attributes are set in `__init__`."""
@@ -226,7 +304,7 @@ def with_parameters(kind: type, name: str) -> str:
 
 
 def test_module_exports_exactly_these_names() -> None:
-    assert set(kwire.testing.__all__) == {*NAMES, "SUPER_USER", "wait_until"}
+    assert set(kwire.testing.__all__) == {*NAMES, *AWAITABLE, *TYPES, *OTHERS}
     assert all(hasattr(kwire.testing, name) for name in kwire.testing.__all__)
     assert not hasattr(kwire.testing, "Nothing")
     assert list(inspect.signature(kwire.testing.wait_until).parameters) == [
@@ -258,3 +336,39 @@ def test_public_members_have_docstrings_and_return_types(name: str) -> None:
             getter: Any = member
             getter = getattr(getter, "fget", getter)
             assert "return" in inspect.get_annotations(getter), f"{name}.{line}"
+
+
+def annotations_of(name: str) -> Iterator[tuple[str, str]]:
+    """Yield each public member of a class with each of its annotations, and the parameters of the class."""
+    kind: type = getattr(kwire.testing, name)
+    if "__init__" in vars(kind) and name not in CREATED_BY_KWIRE:
+        yield from ((name, text) for text in inspect.get_annotations(vars(kind)["__init__"]).values())
+    for line in public_names(name):
+        member: Any = inspect.getattr_static(kind, line.partition("(")[0], None)
+        for wrapped in ("fget", "func", "__func__"):
+            member = getattr(member, wrapped, member)
+        if inspect.isfunction(member):
+            yield from ((line, text) for text in inspect.get_annotations(member).values())
+    for field, annotation in inspect.get_annotations(kind).items():
+        yield (
+            field,
+            str(getattr(annotation, "__forward_arg__", annotation)),
+        )  # typing.NamedTuple has ForwardRef
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_types_in_signatures_are_public(name: str) -> None:
+    """A test suite can annotate everything that it passes and gets."""
+    used = {
+        (member, node.id)
+        for member, text in annotations_of(name)
+        for node in ast.walk(ast.parse(text.strip("'"), mode="eval"))
+        if isinstance(node, ast.Name)
+    }
+    known = {*kwire.testing.__all__, *STANDARD, *VARIABLES}
+    assert {(member, name) for member, name in used if name not in known and member[0] != "_"} == set()
+
+
+def test_names_of_apis_and_errors_are_those_of_the_protocol() -> None:
+    assert list(get_args(kwire.testing.ApiName)) == sorted(api.name for api in API_VERSIONS.values())
+    assert set(get_args(kwire.testing.ErrorName)) == {code.name for code in ErrorCode} - {"NONE"}

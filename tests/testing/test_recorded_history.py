@@ -14,7 +14,7 @@ import pytest
 
 from kwire.testing import Broker, Cluster, History, Kafka, Recorder
 from kwire.testing.broker import Process
-from kwire.testing.history import Anomaly, Kind
+from kwire.testing.history import Anomaly, AnomalyKind
 from kwire.wire.batch import build
 from kwire.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kwire.wire.messages.offset_commit import (
@@ -434,7 +434,7 @@ def test_unread_records_of_a_group_are_found(broker: Broker) -> None:
 
 # --- complete programs
 
-ALLOWED: Final[set[Kind]] = {"read before commit", "read after abort"}
+ALLOWED: Final[set[AnomalyKind]] = {"read before commit", "read after abort"}
 """The consumer of kafka-python is a read_uncommitted consumer, by default."""
 
 

@@ -147,7 +147,7 @@ def test_long_message_is_shortened(broker: Broker) -> None:
 def test_unknown_api_name_raises() -> None:
     """A typing error must not make a test pass that expects no such request."""
     with pytest.raises(ValueError, match="there is no API 'Prodce': did you mean 'Produce'"):
-        Recorder().find("Prodce")
+        Recorder().find("Prodce")  # type: ignore[arg-type]
 
 
 def test_history_of_a_later_test_needs_no_earlier_requests() -> None:

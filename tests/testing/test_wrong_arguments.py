@@ -93,12 +93,12 @@ BROKER_CALLS: list[tuple[type[BaseException], str, Callable[[Broker], object]]] 
     (
         ValueError,
         "there is no API 'produce': did you mean 'Produce'?",
-        lambda b: b.faults.return_error("produce", "NOT_LEADER_OR_FOLLOWER"),
+        lambda b: b.faults.return_error("produce", "NOT_LEADER_OR_FOLLOWER"),  # type: ignore[arg-type]
     ),
     (
         ValueError,
         "'NOT_LEADER' is not a Kafka error: did you mean 'NOT_LEADER_OR_FOLLOWER'?",
-        lambda b: b.faults.return_error("Produce", "NOT_LEADER"),
+        lambda b: b.faults.return_error("Produce", "NOT_LEADER"),  # type: ignore[arg-type]
     ),
     (TypeError, "api is a str, not None", lambda b: b.requests.find(None)),  # type: ignore[arg-type]
     (TypeError, "client_id is a str, not 5", lambda b: b.faults.drop_response("Produce", client_id=5)),  # type: ignore[arg-type]

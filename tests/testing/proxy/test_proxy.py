@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kwire.client.errors import SecurityMismatch
-from kwire.testing import Broker, Cluster, Kafka, Proxy, TopicPartition
+from kwire.testing import ApiName, Broker, Cluster, Kafka, Proxy, TopicPartition
 from kwire.wire.errors import ApiError, ErrorCode
 from tests.testing.peer import Peer
 
@@ -133,7 +133,7 @@ def test_confluent_uses_transactions_and_groups(proxy: Proxy, protocol: str) -> 
     consumer.commit()
     consumer.close()
     assert proxy.lag(group, topic) == 0
-    joined = "ConsumerGroupHeartbeat" if protocol == "consumer" else "JoinGroup"
+    joined: ApiName = "ConsumerGroupHeartbeat" if protocol == "consumer" else "JoinGroup"
     assert proxy.requests.find(joined)
     assert len(proxy.records(topic)) == 1
     assert len(proxy.records(topic, uncommitted=True)) == 2
