@@ -95,6 +95,11 @@ check: $(READY) ## run what every change must pass: format, lint, spelling, type
 	try tests $(BIN)/python -m pytest --quiet $(PARALLEL) tests/; \
 	if [ -n "$$failed" ]; then echo "failed: $${failed#, }" >&2; exit 1; fi
 
+# The version is fixed, because a new one may report more errors.
+.PHONY: pyright
+pyright: $(READY) ## check the annotations of kwire.testing with pyright (Node.js)
+	$(BIN)/uv tool run pyright==1.1.414 --pythonpath $(BIN)/python tests/testing/typed_suite.py
+
 # Long scenarios, and those that need more programs, have targets of their own.
 LONG_PIPELINE := interop/pipeline interop/test_pipeline_kills.py
 OTHER_INTEROP := $(LONG_PIPELINE) interop/exactly_once interop/cluster interop/languages \
