@@ -67,7 +67,7 @@ class Result(NamedTuple):
 
 
 class Exchange:
-    """A client's request, with the response after `complete`."""
+    """A client's request, with its response when there is one."""
 
     def __init__(self, at_s: float, header: RequestHeader, body: memoryview, names: TopicNames) -> None:
         """Create an exchange for a request. `body` is the request without its header.
@@ -75,12 +75,15 @@ class Exchange:
         The broker received the request at `at_s`, in seconds since 1970.
         """
         self.received_at_s = at_s
+        """The time in seconds since 1970 when the broker received the request."""
         self.api = cast("ApiName", API_VERSIONS[header.api_key].name)
         """The API's name in Kafka's documentation, such as Produce."""
         self.version = header.api_version
+        """The version of the API."""
         self.client_id = header.client_id or ""
+        """The client id; empty if the request has none."""
         self.fault = ""
-        """The injected fault, if there is one."""
+        """A description of the injected fault; empty if there is none."""
         self.header = header
         self.body = body
         self.connection = 0

@@ -61,9 +61,13 @@ class FaultOptions(TypedDict, total=False):
     """The requests that a fault affects, and their number: `times` is 1 by default; None means all."""
 
     times: int | None
+    """The number of requests that get the fault."""
     client_id: str | None
+    """The client id of these requests; None for all clients."""
     topic: str | None
+    """A topic that these requests name; None for all topics."""
     partition: int | None
+    """The number of a partition that these requests name; None for all partitions."""
 
 
 class FaultCount:
@@ -210,6 +214,7 @@ class Faults:
     """
 
     def __init__(self) -> None:
+        """Create the faults of a broker: none at first."""
         self._lock = Lock()
         self._pending: list[Fault] = []
         self._remembered: deque[tuple[float, Fault]] = deque(maxlen=MAX_REMEMBERED)
@@ -245,8 +250,9 @@ class Faults:
         return self._add(Fault("ignore", api, options, description="ignored"))
 
     def random(self, seed: int, *, probability: float = 0.05, **options: Unpack[FaultOptions]) -> Fault:
-        """Add random faults: errors, delays, and dropped or truncated responses. See `SeededFault`.
+        """Add random faults: errors, delays, and dropped or truncated responses.
 
+        Each client and API has its own random stream, so other clients do not change its faults.
         `probability` is the share of requests that get a fault. By default, `times` is not limited.
         """
         if not isinstance(probability, int | float) or not 0 < probability <= 1:

@@ -95,6 +95,8 @@ NAMES = {
     heal()
     isolate(broker_id)
     leader(topic, partition)
+    new_name(prefix)
+    new_topic(prefix, partitions, config)
     now_s
     records(topic)
     report()
