@@ -278,6 +278,14 @@ class ClusterDirectory:
                 )
         if not missing:
             return []
+        if secured := [
+            node.node_id for node in nodes if node.config_error is None and _is_secured(node.config)
+        ]:
+            raise CommandError(
+                f"node {secured[0]} has an authorizer, or listeners with authentication or TLS, which new "
+                "nodes of this command would not have: write the properties of a new node by hand, and use "
+                "'kwire format' and 'kwire serve'"
+            )
         self._remove_unfinished()
         port = DEFAULT_PORT if first_port is None else first_port
         if nodes:
@@ -449,3 +457,9 @@ def _format(path: Path, rng: random.Random, cluster_id: str, voters: str) -> Non
         )
     except (ConfigError, StorageError, FormatError) as error:
         raise CommandError(str(error)) from error
+
+
+def _is_secured(config: BrokerConfig) -> bool:
+    """Return whether a node has security settings, which `properties` does not write."""
+    protocols = {config.protocol(endpoint.name) for endpoint in config.listener_endpoints()}
+    return protocols != {"PLAINTEXT"} or bool(config.static_settings.get("authorizer.class.name"))

@@ -90,3 +90,13 @@ def test_denied_request_is_reported_with_the_principal(
     assert "\nthe quorum is unknown\n" in table
     assert "\nthese are the topics that User:node may describe (not in super.users)\n" in table
     assert "node 1 rejects requests of User:node on the listener CONTROLLER (CLUSTER_AUTHORIZATION_" in table
+
+
+@pytest.mark.proc
+def test_a_node_is_not_added_to_a_secured_cluster(
+    cluster: ClusterCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted(cluster.directory.iterdir())
+    assert main(["cluster", "up", "--brokers", "2", "--dir", str(cluster.directory)]) == 1
+    assert "node 1 has an authorizer, or listeners with authentication" in capsys.readouterr().err
+    assert sorted(cluster.directory.iterdir()) == files
