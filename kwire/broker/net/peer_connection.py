@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from kwire.broker.api.request.context import Channel
 from kwire.broker.net.handshake_error import HandshakeError
-from kwire.broker.net.peer_log_limit import PeerLogLimit
 from kwire.broker.net.receiver import SCRATCH_BYTES, Receiver
 from kwire.broker.net.send_queue import Sent
 from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, configure
 from kwire.broker.net.workers import Workers
+from kwire.host.peer_log_limit import PeerLogLimit
 from kwire.host.platform.events import WRITABLE
 from kwire.host.system_socket import Socket, getaddrinfo
 from kwire.wire.primitives import Buffer

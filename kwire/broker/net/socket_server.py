@@ -20,10 +20,10 @@ from kwire.broker.net.lingering_sockets import LingeringSockets
 from kwire.broker.net.listeners import BindError, Listener, bind, bind_error
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.loop_events import LoopEvent, Wait
-from kwire.broker.net.peer_log_limit import PeerLogLimit
 from kwire.broker.net.receiver import SCRATCH_BYTES, ServedNode
 from kwire.broker.net.socket_settings import SYSTEM_DEFAULT, SocketSettings, configure
 from kwire.broker.net.unexpected_protocols import UnexpectedProtocol
+from kwire.host.peer_log_limit import PeerLogLimit
 from kwire.host.platform.events import READABLE
 from kwire.host.system_socket import Socket, accept
 from kwire.host.system_time import perf_counter

@@ -25,8 +25,7 @@ from kwire.broker.observe.http_login import PageAccess
 from kwire.broker.observe.metrics import metrics
 from kwire.broker.observe.ports import RunningNode
 from kwire.http.hosts import NOT_LOCAL_MESSAGE, HostFilter, is_local_name
-
-SERVICE_UNAVAILABLE = 503
+from kwire.http.status import SERVICE_UNAVAILABLE
 
 
 def pages(

@@ -17,17 +17,17 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kwire.broker.net.handshake_error import HandshakeError
-from kwire.broker.net.peer_log_limit import PeerLogLimit
 from kwire.broker.net.unexpected_protocols import (
     HTTP_METHODS,
     TLS_HANDSHAKE,
     UnexpectedProtocol,
 )
-from kwire.broker.observe.app import SERVICE_UNAVAILABLE
 from kwire.broker.observe.console import ConsoleProcess
 from kwire.broker.observe.console_rate_limit import ConsoleRateLimit
 from kwire.host.loggers import NodeLogger
+from kwire.host.peer_log_limit import PeerLogLimit
 from kwire.http.connections import ConnectionServer
+from kwire.http.status import SERVICE_UNAVAILABLE
 
 if TYPE_CHECKING:
     from kwire.broker.observe.tls_termination import TlsTermination

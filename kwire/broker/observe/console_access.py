@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Any, Final
 
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.config.tls import ListenerCertificates
 from kwire.broker.net.listeners import Listener
+from kwire.broker.observe.login_listeners import available_listeners, login_listeners
 from kwire.broker.observe.ports import RunningNode
 from kwire.broker.security.settings import (
     Credentials,
     is_authentication_required,
-    password_listeners,
     peer_credentials,
     requires_certificates,
 )
@@ -32,7 +31,7 @@ PROTOCOLS: Final = ("SASL_SSL", "SASL_PLAINTEXT")
 """The protocols of listeners with users, the best one first."""
 
 
-class ListenerAddress(NamedTuple):
+class ConsoleListener(NamedTuple):
     """A listener, as the console connects to it."""
 
     servers: str
@@ -61,7 +60,7 @@ class ConsoleLogin(NamedTuple):
     """A way to log in as a user."""
 
     mechanism: str
-    listener: ListenerAddress
+    listener: ConsoleListener
 
 
 class ConsoleAccess(NamedTuple):
@@ -69,7 +68,7 @@ class ConsoleAccess(NamedTuple):
 
     logins: tuple[ConsoleLogin, ...]
     """The ways to log in, in the order in which the console tries them."""
-    anonymous: ListenerAddress | None
+    anonymous: ConsoleListener | None
     """The listener for requests without credentials; None if they get no pages."""
 
 
@@ -101,7 +100,7 @@ class ConsoleConnection(NamedTuple):
         return json.dumps(found)
 
 
-def _as_json(listener: ListenerAddress) -> dict[str, object]:
+def _as_json(listener: ConsoleListener) -> dict[str, object]:
     return {"servers": listener.servers, "tls": listener.tls_settings()}
 
 
@@ -112,7 +111,9 @@ def console_connection(running: RunningNode, *, only_local: bool) -> ConsoleConn
     """
     if running.node.gate.authorizer is None:
         return _as_broker(running)
-    access = ConsoleAccess(tuple(_logins(running)), _anonymous(running, only_local=only_local))
+    access = ConsoleAccess(
+        tuple(_logins(running, only_local=only_local)), _anonymous(running, only_local=only_local)
+    )
     shown = [one for one in (access.anonymous, *(login.listener for login in access.logins)) if one]
     return ConsoleConnection(shown[0].servers if shown else "", is_open=True, access=access)
 
@@ -137,7 +138,7 @@ def _as_broker(running: RunningNode) -> ConsoleConnection:
     )
 
 
-def _logins(running: RunningNode) -> list[ConsoleLogin]:
+def _logins(running: RunningNode, *, only_local: bool) -> list[ConsoleLogin]:
     """Return the ways to log in: each SCRAM mechanism once, and each set of PLAIN users once.
 
     SCRAM users belong to the cluster, so they are the same on each listener.
@@ -145,7 +146,7 @@ def _logins(running: RunningNode) -> list[ConsoleLogin]:
     config = running.node.config
     bound = {one.name: one for one in _listeners(running)}
     usable = sorted(
-        ((name, sasl) for name, sasl in password_listeners(config) if name in bound),
+        (one for one in login_listeners(running, only_local=only_local) if one[0] in bound),
         # The broker trusts the certificates of the inter-broker listener, so the console does, too.
         key=lambda one: (
             one[0] != config.inter_broker_listener_name,
@@ -165,32 +166,27 @@ def _logins(running: RunningNode) -> list[ConsoleLogin]:
     return found
 
 
-def _anonymous(running: RunningNode, *, only_local: bool) -> ListenerAddress | None:
-    """Return a listener whose clients are anonymous; None if there is none.
-
-    A listener that is bound to loopback counts only if the HTTP port is, too. Otherwise the console would
-    give other machines access to a listener that is only for this machine.
-    """
+def _anonymous(running: RunningNode, *, only_local: bool) -> ConsoleListener | None:
+    """Return a listener whose clients are anonymous; None if there is none."""
     config = running.node.config
     open_ = [
         one
-        for one in _listeners(running)
-        if not is_authentication_required(config, one.name)
-        and (only_local or not ip_address(one.host.partition("%")[0]).is_loopback)
+        for one in available_listeners(running, only_local=only_local)
+        if one.role is ListenerRole.BROKER and not is_authentication_required(config, one.name)
     ]
     open_.sort(key=lambda one: config.protocol(one.name) != "PLAINTEXT")
     return _address(running, open_[0]) if open_ else None
 
 
-def _address(running: RunningNode, listener: Listener) -> ListenerAddress:
+def _address(running: RunningNode, listener: Listener) -> ConsoleListener:
     config = running.node.config
     certificates = None if config.tls is None else config.tls.of(listener.name)
     if certificates is None:
-        return ListenerAddress(listener.address)
+        return ConsoleListener(listener.address)
     trust = certificates
     if config.tls is not None and not any(key.startswith(TRUST_KEYS) for key in certificates.settings):
         trust = config.tls.of(config.inter_broker_listener_name) or certificates
-    return ListenerAddress(
+    return ConsoleListener(
         _advertised(running, listener.name),
         certificates,
         trust,

@@ -40,6 +40,10 @@ UNENCRYPTED: Final = (
     "passwords pass unencrypted: use --http-tls, bind --http to 127.0.0.1, or put a proxy with TLS in front "
     "of the port"
 )
+CONSOLE_HOSTS: Final = (
+    "ACLs see the address of this broker instead of the browser's: an ACL that allows access only from this "
+    "machine also allows it through the console. Remove the host from such ACLs, or bind --http to 127.0.0.1"
+)
 BACKLOG: Final = 100
 ADDRESS: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^\[\]:]+):)?(?P<port>\d{1,5})")
 
@@ -120,11 +124,15 @@ class HttpPort:
         running.loop.logger("kwire.http").info("Listening on %s", self.url)
         tls = self._tls_termination(running)
         has_authorizer = running.node.gate.authorizer is not None
-        login = HttpLogin(running, secrets.token_bytes(32))
+        login = HttpLogin(running, secrets.token_bytes(32), only_local=self._is_local)
         if has_authorizer and tls is None and not self._is_local and login.has_users():
             running.loop.logger("kwire.http").warning("Users can log in at %s, but %s", self.url, UNENCRYPTED)
         console = None
         if self.console_url:
+            if has_authorizer and not self._is_local and login.has_users():
+                running.loop.logger("kwire.http").warning(
+                    "Users can log in to the web console at %s, but %s", self.console_url, CONSOLE_HOSTS
+                )
             is_open = not has_authorizer and (tls is None or not tls.requires_certificates)
             if is_open and not self._is_local and requires_authentication(running.node.config):
                 running.loop.logger("kwire.http").warning(

@@ -6,11 +6,13 @@ it does for a Kafka client. A request without credentials has the principal User
 A SCRAM password is checked in a worker thread, because this takes milliseconds. Programs such as Prometheus
 send the same password with each request, so the last verified logins are cached under a keyed hash. The cache
 is used only while the user's credential is the same. Passwords of PLAIN are in memory anyway.
+
+No password is compared before the login has a slot (`login_slots`), which a wrong one keeps for
+connection.failed.authentication.delay.ms. So clients cannot guess passwords faster than at a listener.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 from enum import Enum
 from typing import Final
@@ -19,7 +21,8 @@ import trio
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from kwire.broker.net.peer_log_limit import PeerLogLimit
+from kwire.broker.observe.login_listeners import login_listeners
+from kwire.broker.observe.login_slots import LoginSlots
 from kwire.broker.observe.ports import RunningNode
 from kwire.broker.security.authorizer import CLUSTER_NAME, Operation, ResourceType
 from kwire.broker.security.password_check import ScramPasswordCheck
@@ -27,8 +30,8 @@ from kwire.broker.security.plain import PlainServer
 from kwire.broker.security.principal import ANONYMOUS, USER, Principal
 from kwire.broker.security.sasl import AuthenticationFailed
 from kwire.broker.security.scram_credentials import SCRAM_MECHANISMS
-from kwire.broker.security.settings import password_listeners
 from kwire.broker.security.users import ScramCredential
+from kwire.host.peer_log_limit import PeerLogLimit
 from kwire.http.basic_auth import (
     CHALLENGE,
     UNAUTHORIZED,
@@ -36,12 +39,10 @@ from kwire.http.basic_auth import (
     MalformedAuthorization,
     basic_credentials,
 )
+from kwire.http.status import FORBIDDEN, SERVICE_UNAVAILABLE
+from kwire.wire.errors import ApiError
 from kwire.wire.mechanisms import PLAIN
 
-FORBIDDEN: Final = 403
-SERVICE_UNAVAILABLE: Final = 503
-MAX_CHECKS: Final = 16
-"""The number of logins that may be checked, or delayed after a failure, at the same time."""
 MAX_WORKERS: Final = 2
 """The number of worker threads that may derive salted passwords."""
 MAX_VERIFIED: Final = 64
@@ -60,47 +61,63 @@ class Verdict(Enum):
 class HttpLogin:
     """Checks of user names and passwords at the HTTP port of a node."""
 
-    def __init__(self, running: RunningNode, key: bytes) -> None:
-        """`key` is a random key of this process."""
+    def __init__(self, running: RunningNode, key: bytes, *, only_local: bool) -> None:
+        """`key` is a random key of this process.
+
+        With `only_local`, only programs on this machine reach the HTTP port.
+        """
         self._running = running
+        self.only_local = only_local
         self._key = key
         self._rng = running.node.host.random("http-login")
-        self._checks = 0
+        self._slots = LoginSlots()
         self._workers = trio.Semaphore(MAX_WORKERS)
         self._verified: dict[bytes, tuple[str, ScramCredential]] = {}
         """The mechanism and the credential of verified logins, the most recently used last."""
         self._log_limit = PeerLogLimit()
 
     def has_users(self) -> bool:
-        """Return whether any listener has users with passwords."""
-        return bool(password_listeners(self._running.node.config))
+        """Return whether any listener has users with passwords who can log in at the HTTP port."""
+        return bool(login_listeners(self._running, only_local=self.only_local, counts_names=True))
 
     async def verify(self, given: BasicCredentials, ip: str) -> Verdict:
         """Check a login. A failed one takes at least connection.failed.authentication.delay.ms."""
-        if self._has_plain_password(given) or self._is_cached(given):
-            return Verdict.CORRECT
-        if self._checks >= MAX_CHECKS:
+        began_s = trio.current_time()
+        slot = self._slots.take(ip, began_s)
+        if slot is None:
+            self._log_rejection(ip, Verdict.BUSY, "too many logins from there, or from all addresses")
             return Verdict.BUSY
-        self._checks += 1
+        is_correct = False
+        until_s = began_s + self._running.node.config.connection_failed_authentication_delay_ms / 1000
         try:
-            began = trio.current_time()
-            if await self._has_scram_password(given):
-                return Verdict.CORRECT
-            delay_ms = self._running.node.config.connection_failed_authentication_delay_ms
-            await trio.sleep_until(began + delay_ms / 1000)
-        finally:
-            self._checks -= 1
-        if self._log_limit.should_log(ip, "--http", "login", int(1000 * trio.current_time())):
-            self._running.loop.logger("kwire.http").info(
-                "Failed login from %s at the HTTP port: wrong user name or password. Further failed logins "
-                "from there are not logged for a minute",
-                ip,
+            is_correct = (
+                self._has_plain_password(given)
+                or self._is_cached(given)
+                or await self._has_scram_password(given)
             )
+        finally:  # also after a canceled login
+            if is_correct:
+                self._slots.succeed(slot)
+            else:
+                self._slots.fail(slot, until_s)
+        if is_correct:
+            return Verdict.CORRECT
+        # Before the delay, in which the client may close the connection.
+        self._log_rejection(ip, Verdict.WRONG, "wrong user name or password")
+        await trio.sleep_until(until_s)
         return Verdict.WRONG
+
+    def _log_rejection(self, ip: str, kind: Verdict, reason: str) -> None:
+        if self._log_limit.should_log(ip, "--http", kind, int(1000 * trio.current_time())):
+            self._running.loop.logger("kwire.http").info(
+                "Failed login from %s at the HTTP port: %s. Further such logins from there are not logged "
+                "for a minute",
+                *(ip, reason),
+            )
 
     def _has_plain_password(self, given: BasicCredentials) -> bool:
         message = f"\0{given.username}\0{given.password}".encode()
-        for _, sasl in password_listeners(self._running.node.config):
+        for _, sasl in login_listeners(self._running, only_local=self.only_local):
             if PLAIN in sasl.mechanisms:
                 server = PlainServer(sasl.plain_users)
                 try:
@@ -127,12 +144,12 @@ class HttpLogin:
             if check.is_correct() and credential is not None:
                 while len(self._verified) >= MAX_VERIFIED:
                     del self._verified[next(iter(self._verified))]
-                self._verified[self._digest(given)] = name, credential
+                self._verified[given.digest(self._key)] = name, credential
                 return True
         return False
 
     def _is_cached(self, given: BasicCredentials) -> bool:
-        digest = self._digest(given)
+        digest = given.digest(self._key)
         verified = self._verified.pop(digest, None)
         if verified is None:
             return False
@@ -144,13 +161,9 @@ class HttpLogin:
         return True
 
     def _mechanisms(self) -> list[str]:
-        listeners = password_listeners(self._running.node.config)
+        listeners = login_listeners(self._running, only_local=self.only_local)
         enabled = {name for _, sasl in listeners for name in sasl.mechanisms}
         return [name for name in SCRAM_MECHANISMS if name in enabled]
-
-    def _digest(self, given: BasicCredentials) -> bytes:
-        # A user name has no colon (RFC 7617), so the text is unambiguous.
-        return hmac.digest(self._key, f"{given.username}:{given.password}".encode(), "sha256")
 
     async def _run_in_worker(self, work: Callable[[], None]) -> None:
         done = trio.Event()
@@ -194,16 +207,23 @@ class PageAccess:
                 return _unauthorized("wrong user name or password")
             principal = Principal(USER, given.username)
         is_login_possible = given is None and self._login.has_users()
-        if self._allows(principal, ip, request.url.path, is_asked=not is_login_possible):
-            return None
+        try:
+            if self._allows(principal, ip, request, is_asked=not is_login_possible):
+                return None
+        except ApiError:
+            return PlainTextResponse(
+                "the node has not loaded the ACLs yet: try again later\n", SERVICE_UNAVAILABLE
+            )
         sentence = f"{principal} needs DESCRIBE on the cluster"
         if is_login_possible:
             return _unauthorized(f"{sentence}: log in, or add the ACL")
         advice = "add the ACL" if given is not None else "add the ACL, or enable PLAIN or SCRAM on a listener"
+        if given is None and not self._login.only_local:
+            advice += " that is not bound to loopback"
         return PlainTextResponse(f"{sentence}: {advice}\n", FORBIDDEN)
 
-    def _allows(self, principal: Principal, ip: str, path: str, *, is_asked: bool) -> bool:
-        """Return whether the client may read the page.
+    def _allows(self, principal: Principal, ip: str, request: Request, *, is_asked: bool) -> bool:
+        """Return whether the client may read the page. Raises ApiError if the ACLs are not loaded.
 
         `is_asked` is False before a login. It is not logged, since clients may try without credentials first.
         """
@@ -212,7 +232,9 @@ class PageAccess:
         assert authorizer is not None
         is_allowed = authorizer.allows(principal, ip, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
         if gate.audit_log is not None and (is_allowed or is_asked):
-            gate.audit_log.record_page(authorizer, principal, ip, path, is_allowed=is_allowed)
+            gate.audit_log.record_page(
+                authorizer, principal, ip, request.method, request.url.path, is_allowed=is_allowed
+            )
         return is_allowed
 
 

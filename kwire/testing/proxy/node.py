@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from kwire.broker.api.request.context import Channel
 from kwire.broker.net.connection import Connection
 from kwire.broker.net.peer_connection import PeerConnections
-from kwire.broker.net.peer_log_limit import PeerLogLimit
 from kwire.broker.net.socket_server import SocketServer
+from kwire.host.peer_log_limit import PeerLogLimit
 from kwire.testing.proxy.api_versions import MIN_SASL_HANDSHAKE, offered_versions, unsupported_version
 from kwire.testing.proxy.brokers import Brokers
 from kwire.testing.proxy.responses import convert_response

@@ -15,13 +15,13 @@ import trio
 from kwire.broker.net.handshake_error import HandshakeError
 from kwire.broker.net.lingering_sockets import LINGER_MS, MAX_DRAINED_BYTES, MAX_SOCKETS, LingeringSockets
 from kwire.broker.net.loop import Loop
-from kwire.broker.net.peer_log_limit import LOG_INTERVAL_MS
 from kwire.broker.net.socket_server import MAX_HANDSHAKE_MS
 from kwire.broker.net.tls_connections import ServedTlsLayer
 from kwire.broker.net.tls_transport_layer import STEP_BYTES, WINDOW_BYTES, TlsTransportLayer
 from kwire.broker.security.principal_mapping import NoMatchingRuleError
 from kwire.host.clock import ManualClock
 from kwire.host.host import PeerAddress
+from kwire.host.peer_log_limit import LOG_INTERVAL_MS
 from kwire.host.system_socket import Socket
 from tests.broker.net.test_tls_transport_layer import VERSIONS, client_context, server_context
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kwire.broker.net.peer_log_limit import LOG_INTERVAL_MS
 from kwire.broker.net.unexpected_protocols import UnexpectedProtocol, unexpected_protocol
+from kwire.host.peer_log_limit import LOG_INTERVAL_MS
 from tests.broker.net.test_listeners import HOST, connect, start_broker
 
 if TYPE_CHECKING:

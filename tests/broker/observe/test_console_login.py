@@ -124,6 +124,14 @@ async def test_pages_without_a_login_are_those_of_the_anonymous_user() -> None:
 async def test_a_loopback_listener_serves_no_anonymous_pages_to_other_machines() -> None:
     acl = allow("ANONYMOUS", Operation.READ, ResourceType.TOPIC, "orders")
     async with serve_authorized(WITH_PLAINTEXT, [acl], console=True, address="0.0.0.0:0") as node:
+        for login in (None, READER, ADMIN):
+            found = await page(node, "/", login, 403)
+            assert "a listener on loopback counts only if the HTTP port is on loopback" in found
+    settings = authorized_settings(
+        "USERS://0.0.0.0:0,OPEN://127.0.0.1:0", "USERS:SASL_PLAINTEXT,OPEN:PLAINTEXT"
+    )
+    settings["advertised.listeners"] = "USERS://127.0.0.1:0,OPEN://127.0.0.1:0"
+    async with serve_authorized(settings, [acl], console=True, address="0.0.0.0:0") as node:
         await page(node, "/", None, 401)
         await page(node, "/", READER)
 

@@ -6,10 +6,13 @@ import logging
 import random
 import time
 from base64 import b64encode
+from collections.abc import Iterable
+from typing import Final
 
 import httpx
 import pytest
 import trio
+import trio.testing
 
 from kwire.broker.config import load
 from kwire.broker.config.jaas import PLAIN_MODULE
@@ -19,6 +22,7 @@ from kwire.broker.node.format import format_directories
 from kwire.broker.observe import http_login
 from kwire.broker.observe.http import HttpPort
 from kwire.broker.observe.http_login import HttpLogin, Verdict
+from kwire.broker.observe.login_slots import MAX_LOGINS, MAX_LOGINS_PER_ADDRESS
 from kwire.broker.security.acl import Acl
 from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.broker.security.password_check import ScramPasswordCheck
@@ -39,6 +43,7 @@ from tests.broker.observe.authorized import (
     WRITER,
     allow,
     as_admin,
+    authorized_settings,
     serve_authorized,
 )
 from tests.broker.observe.conftest import SETTINGS, ObservedNode, serve_observed
@@ -188,12 +193,133 @@ async def test_a_failed_login_is_delayed_and_logged_once(caplog: pytest.LogCaptu
     assert "guess" not in caplog.text
 
 
-async def test_too_many_logins_get_503_and_verified_ones_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serve_authorized(SASL_ONLY, [describe_cluster(READER[0])]) as node:
-        assert (await scrape(node, READER)).status_code == 200
-        monkeypatch.setattr(http_login, "MAX_CHECKS", 0)
-        assert (await scrape(node, READER)).status_code == 200
-        assert (await scrape(node, WRITER)).status_code == 503
+SLOW: Final = {**SASL_ONLY, "connection.failed.authentication.delay.ms": "400"}
+"""A delay that is longer than a few requests, also on a busy machine."""
+
+
+async def fill(login: HttpLogin, ips: Iterable[str], nursery: trio.Nursery) -> None:
+    """Start a failing login in each slot of these addresses."""
+    for ip in ips:
+        for number in range(MAX_LOGINS_PER_ADDRESS):
+            nursery.start_soon(login.verify, BasicCredentials(f"user-{number}", "x"), ip)
+    await trio.testing.wait_all_tasks_blocked()
+
+
+ATTACKERS: Final = [f"10.0.0.{number}" for number in range(MAX_LOGINS // MAX_LOGINS_PER_ADDRESS)]
+
+
+@pytest.mark.parametrize("ip", [ATTACKERS[0], "10.0.1.1"])
+async def test_right_and_wrong_passwords_are_refused_alike_while_the_slots_are_taken(
+    ip: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with serve_authorized(SLOW) as node:
+        login = HttpLogin(node.running, b"key", only_local=True)
+        admin, reader = BasicCredentials(*ADMIN), BasicCredentials(*READER)
+        assert await login.verify(reader, "10.0.2.1") is Verdict.CORRECT, "this login is cached"
+        async with trio.open_nursery() as nursery:
+            await fill(login, ATTACKERS, nursery)
+            for given in (admin, BasicCredentials(ADMIN[0], "wrong"), reader, BasicCredentials("x", "y")):
+                assert await login.verify(given, ip) is Verdict.BUSY
+        for given in (admin, reader):
+            assert await login.verify(given, ip) is Verdict.CORRECT, "the slots are free after the delay"
+    assert (
+        len([one for one in caplog.messages if f"Failed login from {ip} at" in one and "too many" in one])
+        == 1
+    )
+
+
+async def test_other_addresses_do_not_exclude_one_that_has_logged_in() -> None:
+    async with serve_authorized(SLOW) as node:
+        login = HttpLogin(node.running, b"key", only_local=True)
+        for given in (BasicCredentials(*ADMIN), BasicCredentials(*READER)):
+            ip = f"10.0.3.{len(given.username)}"
+            assert await login.verify(given, ip) is Verdict.CORRECT
+        async with trio.open_nursery() as nursery:
+            await fill(login, ATTACKERS, nursery)
+            for ip in ("10.0.3.5", "10.0.3.6"):
+                for known in (ADMIN, READER, WRITER):
+                    assert await login.verify(BasicCredentials(*known), ip) is Verdict.CORRECT
+            await fill(login, ["10.0.3.5"], nursery)
+            assert await login.verify(BasicCredentials(*ADMIN), "10.0.3.5") is Verdict.BUSY
+
+
+async def test_a_canceled_login_keeps_its_slot_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with serve_authorized(SLOW) as node:
+        login = HttpLogin(node.running, b"key", only_local=True)
+        async with trio.open_nursery() as nursery:
+            await fill(login, ["10.0.0.1"], nursery)
+            await trio.sleep(0.2)  # until the passwords are checked
+            nursery.cancel_scope.cancel()
+        assert await login.verify(BasicCredentials(*ADMIN), "10.0.0.1") is Verdict.BUSY
+    assert "Failed login from 10.0.0.1 at the HTTP port: wrong user name or password" in caplog.text
+
+
+async def test_too_many_logins_get_503() -> None:
+    async with serve_authorized({**SASL_ONLY, "connection.failed.authentication.delay.ms": "3000"}) as node:
+        assert (await scrape(node, ADMIN)).status_code == 200
+        async with trio.open_nursery() as nursery:
+            for _ in range(MAX_LOGINS_PER_ADDRESS):
+                nursery.start_soon(scrape, node, ("nobody", "x"))
+            await trio.sleep(1)
+            for given in (ADMIN, (ADMIN[0], "wrong")):
+                response = await scrape(node, given)
+                assert (response.status_code, response.text) == (503, "too many logins: try again later\n")
+            nursery.cancel_scope.cancel()
+
+
+async def test_before_the_acls_are_loaded_only_super_users_read_metrics(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serve_authorized(SASL_ONLY) as node:
+        authorizer = node.running.node.gate.authorizer
+        assert authorizer is not None
+        node.running.node.gate.authorizer = authorizer.changed(is_loaded=False)
+        caplog.clear()
+        for login in (None, READER):
+            response = await scrape(node, login)
+            assert response.status_code == 503, response.text
+            assert "has not loaded the ACLs yet" in response.text
+        assert (await scrape(node, (READER[0], "wrong"))).status_code == 401
+        assert (await scrape(node, ADMIN)).status_code == 200
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+EVERYWHERE: Final = authorized_settings(
+    "USERS://0.0.0.0:0,NODES://127.0.0.1:0", "USERS:SASL_PLAINTEXT,NODES:SASL_PLAINTEXT"
+) | {
+    "advertised.listeners": "USERS://127.0.0.1:0,NODES://127.0.0.1:0",
+    "listener.name.nodes.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_root="root-secret";',
+    "super.users": "User:admin;User:node;User:root",
+}
+
+
+@pytest.mark.parametrize(("address", "status"), [("127.0.0.1:0", 200), ("0.0.0.0:0", 401)])
+async def test_users_of_a_loopback_listener_cannot_log_in_from_other_machines(
+    address: str, status: int
+) -> None:
+    async with serve_observed(EVERYWHERE, address) as node:
+        assert (await scrape(node, ("root", "root-secret"))).status_code == status
+        assert (await scrape(node, ADMIN)).status_code == 200
+
+
+async def test_without_a_reachable_listener_the_response_names_loopback() -> None:
+    async with serve_observed(SASL_ONLY, "0.0.0.0:0") as node:
+        response = await scrape(node)
+        assert response.status_code == 403
+        assert "enable PLAIN or SCRAM on a listener that is not bound to loopback" in response.text
+        assert (await scrape(node, ADMIN)).status_code == 401
+
+
+async def test_the_audit_log_has_the_method_of_the_request(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, AUDIT_LOGGER)
+    async with serve_authorized(SASL_ONLY) as node:
+        caplog.clear()
+        headers = {"Authorization": f"Basic {b64encode(':'.join(STRANGER).encode()).decode()}"}
+        assert (await node.http.head("/metrics", headers=headers)).status_code == 403
+        (line,) = audit_lines(caplog)
+    assert "for request = HEAD /metrics" in line
 
 
 async def test_a_cached_login_needs_no_derivation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +333,7 @@ async def test_a_cached_login_needs_no_derivation(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ScramPasswordCheck, "derive", counted)
     monkeypatch.setattr(http_login, "MAX_VERIFIED", 1)
     async with serve_authorized(SASL_ONLY) as node:
-        login = HttpLogin(node.running, b"key")
+        login = HttpLogin(node.running, b"key", only_local=True)
 
         async def derivations(name: str, password: str, expected: Verdict) -> int:
             before = len(derived)
@@ -235,10 +361,10 @@ async def test_canceled_logins_do_not_raise_the_number_of_threads(monkeypatch: p
 
     monkeypatch.setattr(ScramPasswordCheck, "derive", slow)
     async with serve_authorized(SASL_ONLY) as node:
-        login = HttpLogin(node.running, b"key")
+        login = HttpLogin(node.running, b"key", only_local=True)
         for number in range(8):
             with trio.move_on_after(0.01):
-                await login.verify(BasicCredentials(f"user-{number}", "x"), "10.0.0.1")
+                await login.verify(BasicCredentials(f"user-{number}", "x"), f"10.0.0.{2 + number}")
         assert await login.verify(BasicCredentials("user", "x"), "10.0.0.1") is Verdict.WRONG
     assert running == [0, http_login.MAX_WORKERS]
 
@@ -262,7 +388,8 @@ def audit_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize(("address", "settings", "times"), [
-    ("0.0.0.0:0", SASL_ONLY, 1), ("127.0.0.1:0", SASL_ONLY, 0), ("0.0.0.0:0", SETTINGS, 0),
+    ("0.0.0.0:0", EVERYWHERE, 1), ("0.0.0.0:0", SASL_ONLY, 0), ("127.0.0.1:0", EVERYWHERE, 0),
+    ("0.0.0.0:0", SETTINGS, 0),
 ])  # fmt: skip
 async def test_passwords_without_tls_cause_a_warning(
     address: str, settings: dict[str, str], times: int, caplog: pytest.LogCaptureFixture
@@ -271,6 +398,7 @@ async def test_passwords_without_tls_cause_a_warning(
         await node.text("/healthz")
     warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert sum("passwords pass unencrypted" in one for one in warnings) == times
+    assert sum("ACLs see the address of this broker" in one for one in warnings) == times
     assert not any("Everyone can open" in one for one in warnings)
 
 

@@ -82,7 +82,14 @@ class AuditLog:
             )
 
     def record_page(
-        self, authorizer: StandardAuthorizer, principal: Principal, host: str, path: str, *, is_allowed: bool
+        self,
+        authorizer: StandardAuthorizer,
+        principal: Principal,
+        host: str,
+        method: str,
+        path: str,
+        *,
+        is_allowed: bool,
     ) -> None:
         """Record whether a client of the HTTP port may read a page, which needs DESCRIBE on the cluster."""
         self._count(1, is_allowed=is_allowed)
@@ -90,7 +97,7 @@ class AuditLog:
         if self._is_enabled(level):
             what = Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME
             decision = authorizer.decide(principal, host, *what)
-            self._log(level, principal, host, *what, f"GET {path}", decision, is_allowed=is_allowed)
+            self._log(level, principal, host, *what, f"{method} {path}", decision, is_allowed=is_allowed)
 
     def _log(
         self,

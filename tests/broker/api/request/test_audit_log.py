@@ -124,7 +124,7 @@ def test_a_client_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
     )
     name = "g\nPrincipal = User:admin is Denied"
     audit_log(Host()).record(RULES, context, Operation.DESCRIBE, ResourceType.GROUP, name, is_allowed=False)
-    audit_log(Host()).record_page(RULES, context.principal, "10.0.0.1", "/\x1b[2K", is_allowed=False)
+    audit_log(Host()).record_page(RULES, context.principal, "10.0.0.1", "GET", "/\x1b[2K", is_allowed=False)
     line, of_page = [one.getMessage() for one in caplog.records]
     assert line.isprintable()
     assert of_page.isprintable()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kwire.broker.net.peer_log_limit import MAX_PEERS, PeerLogLimit
 from kwire.broker.net.unexpected_protocols import UnexpectedProtocol
+from kwire.host.peer_log_limit import MAX_PEERS, PeerLogLimit
 
 
 def test_each_peer_is_logged_once_per_minute() -> None:
