@@ -84,8 +84,10 @@ def _others(request: Any) -> list[str]:
     if isinstance(request, DescribeConfigsRequest):
         return [one.resource_name for one in request.resources]
     if isinstance(request, FindCoordinatorRequest):
-        return [request.key]
+        return [request.key] if request.key else list(request.coordinator_keys)
     for field in ("group_id", "groups", "group_ids", "transactional_ids"):
         if value := getattr(request, field, None):
-            return [value] if isinstance(value, str) else list(map(str, value))
+            listed = [value] if isinstance(value, str) else value
+            # From version 8 on, the groups of OffsetFetch are structures.
+            return [one if isinstance(one, str) else one.group_id for one in listed]
     return []
