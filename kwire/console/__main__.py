@@ -84,8 +84,11 @@ async def _serve(
             app = HostFilter(app, lambda host: is_known_name(host, names), UNKNOWN_HOST_MESSAGE)
         logger = NodeLogger("kwire.http", node_name(settings.node_id))
         handed = trio.socket.from_stdlib_socket(channel)
-        # Exit without waiting for threads.
-        await serve_connections(handed, app, lambda: os._exit(0), logger, is_https=is_https)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(console.expire_sessions)
+            # Exit without waiting for threads.
+            await serve_connections(handed, app, lambda: os._exit(0), logger, is_https=is_https)
+            nursery.cancel_scope.cancel()
 
 
 def _read_security(fd: int) -> tuple[Security, Access | None]:

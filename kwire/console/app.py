@@ -6,6 +6,7 @@ Pages are blocking functions (`kwire.console.page`), which run in a few threads.
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
@@ -61,6 +62,8 @@ from kwire.console.sessions import (
 from kwire.console.topic_search import find_key
 from kwire.console.topics import topic_page, topics_page
 from kwire.console.transactions import transaction_page, transactions_page
+from kwire.host.loggers import NodeLogger, node_name
+from kwire.host.peer_log_limit import PeerLogLimit
 from kwire.http.basic_auth import (
     CHALLENGE,
     UNAUTHORIZED,
@@ -77,6 +80,8 @@ LOGIN_ERRORS: Final = (LoginNeeded, NoListener, TooManyLogins)
 MAX_PAGES_AT_ONCE: Final = 8
 MAX_FORM_BYTES: Final = 1024 * 1024
 MAX_FIELDS: Final = 50
+EXPIRY_SECONDS: Final = 10.0
+"""The interval between two checks for expired sessions."""
 FORM_SECONDS: Final = 30.0
 """Time within which a form must arrive."""
 
@@ -112,6 +117,9 @@ class Console:
         self._threads = trio.CapacityLimiter(MAX_PAGES_AT_ONCE)
         self._tail_threads = trio.CapacityLimiter(MAX_TAILS)
         self._tails = 0
+        self._log_limit = PeerLogLimit()
+        self._logging = threading.Lock()
+        self._logger = NodeLogger("kwire.http", node_name(settings.node_id))
         self._templates = _templates()
         self._templates.globals |= {"settings": settings, "prefix": PREFIX}
 
@@ -122,6 +130,12 @@ class Console:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._sessions.close()
+
+    async def expire_sessions(self) -> None:
+        """Drop the passwords of users who view no pages, also while the console gets no requests."""
+        while True:
+            await trio.sleep(EXPIRY_SECONDS)
+            self._sessions.expire()
 
     def app(self) -> ASGIApp:
         """Return the ASGI application, with security headers in each response."""
@@ -163,6 +177,7 @@ class Console:
                 self._handle,
                 page,
                 given,
+                _ip(request),
                 request.path_params,
                 dict(request.query_params),
                 form,
@@ -192,6 +207,7 @@ class Console:
         self,
         page: PageFunction,
         given: BasicCredentials | None,
+        ip: str,
         path: Mapping[str, Any],
         query: Mapping[str, str],
         form: Mapping[str, str],
@@ -212,7 +228,7 @@ class Console:
             )
 
         try:
-            session = self._sessions.of(given)
+            session = self._sessions.of(given, ip)
             if method == "POST":  # a change must not be retried
                 with session.clients.connect() as cluster:
                     result = render(cluster)
@@ -224,10 +240,10 @@ class Console:
                         raise
                     # The user's credential has changed since the login. It may have another mechanism now.
                     self._sessions.drop(given)
-                    session = self._sessions.of(given)
+                    session = self._sessions.of(given, ip)
                     result = session.clients.run(render)
         except (*PAGE_ERRORS, *LOGIN_ERRORS) as error:
-            return self._failed(error, given, session, last_client, path)
+            return self._failed(error, given, ip, session, last_client, path)
         if isinstance(result, Redirect):
             return RedirectResponse(f"{PREFIX}/{result.path}", 303)
         return self._page(result, session=session)
@@ -236,12 +252,15 @@ class Console:
         self,
         error: Exception,
         given: BasicCredentials | None,
+        ip: str,
         session: UserSession | None,
         cluster: ConsoleClient | None,
         path: Mapping[str, Any],
     ) -> HTMLResponse:
         """Return the page for an error of a page or of a login."""
         if isinstance(error, LoginNeeded):
+            if given is not None:
+                self._log_failed_login(ip)
             return self._login_page(str(error))
         if isinstance(error, NoListener):
             return self._error_page(403, str(error))
@@ -249,6 +268,7 @@ class Console:
             return self._error_page(503, str(error))
         if given is not None and is_wrong_password(error):
             self._sessions.drop(given)
+            self._log_failed_login(ip)
             return self._login_page(WRONG_PASSWORD)
         if session is not None and session.principal:
             request = None if cluster is None else cluster.last_request
@@ -256,25 +276,41 @@ class Console:
                 return self._error_page(403, sentence, session)
         return self._error_page(*describe_error(error), session)
 
+    def _log_failed_login(self, ip: str) -> None:
+        """Log a failed login with the browser's address. The broker's log has that of the console."""
+        with self._logging:
+            if not self._log_limit.should_log(ip, "console", "login", int(1000 * time.monotonic())):
+                return
+        self._logger.warning(
+            "Failed login%s at the web console: wrong user name or password. Further failed logins from "
+            "there are not logged for a minute. If they are not expected, restrict access to the HTTP port",
+            f" from {ip}" if ip else " over HTTPS",
+        )
+
     async def _events(self, request: Request) -> Response | Events:
         """Return the event stream of a live tail, or an error page."""
         if reason := read_refusal(request.headers):
             return self._error_page(403, reason)
-        if self._tails == MAX_TAILS:
-            return self._error_page(503, f"{MAX_TAILS} live tails are already open: close one of them")
-        self._tails += 1
         topic = request.path_params["topic"]
         tail: Tail | None = None
         session: UserSession | None = None
         cluster: ConsoleClient | None = None
         given: BasicCredentials | None = None
+        ip = _ip(request)
+        is_counted = False
         try:
             given = self._credentials(request)
+            # Before the tail is counted, so that clients without a login cannot take all tails.
+            session = await trio.to_thread.run_sync(self._sessions.of, given, ip, limiter=self._threads)
+            if self._tails >= MAX_TAILS:
+                return self._error_page(503, f"{MAX_TAILS} live tails are already open: close one of them")
+            self._tails += 1
+            is_counted = True
             partition = number("partition", request.query_params.get("partition", ""))
 
             def begin() -> Tail:
-                nonlocal session, cluster
-                session = self._sessions.of(given)
+                nonlocal cluster
+                assert session is not None
                 cluster = session.clients.connect()
                 partitions = partitions_of(cluster, topic, partition)
                 if self.settings.access is not None:
@@ -286,12 +322,13 @@ class Console:
         except MalformedAuthorization as error:
             return self._login_page(str(error))
         except (*PAGE_ERRORS, *LOGIN_ERRORS) as error:
-            return self._failed(error, given, session, cluster, request.path_params)
+            return self._failed(error, given, ip, session, cluster, request.path_params)
         finally:
             if tail is None:
                 if cluster is not None:
                     cluster.close()
-                self._tail_ended()
+                if is_counted:
+                    self._tail_ended()
 
     def _tail_ended(self) -> None:
         self._tails -= 1
@@ -329,6 +366,11 @@ class Console:
 
     async def _unexpected_error(self, request: Request, error: Exception) -> Response:
         return self._error_page(500, "this page failed: see the broker's log for details")
+
+
+def _ip(request: Request) -> str:
+    """Return the address of the client; empty behind the broker's TLS, where the peer is a socket pair."""
+    return "" if request.client is None else request.client.host
 
 
 def _start_page(request: PageRequest) -> PageResult:

@@ -2,7 +2,7 @@
 
 With an authorizer, the broker decides about each request of a page, as it does for any client of the user. So
 the console never shares a connection between users, and never uses one for a request with another password.
-The first request after a minute without a page of a user drops this user's connections and password.
+A user's connections and password are dropped after a minute without a page of this user.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -33,6 +34,8 @@ MAX_SESSIONS: Final = 16
 """The number of users with idle clients. A further one replaces the user who has waited longest."""
 MAX_LOGINS: Final = 4
 """The number of logins at the same time. The other threads still render pages of known users."""
+MAX_LOGINS_PER_ADDRESS: Final = 2
+"""The number of logins at the same time from one address, so that one client does not exclude others."""
 ANONYMOUS: Final = "User:ANONYMOUS"
 NO_LISTENER: Final = (
     "the broker has an authorizer, and no listener on which the console can log in: add a listener with "
@@ -108,7 +111,8 @@ class Sessions:
         )
         self._now = now
         self._changing = threading.Lock()
-        self._logins = threading.BoundedSemaphore(MAX_LOGINS)
+        self._logins: Counter[str] = Counter()
+        """The number of logins under way by the address of the client."""
         self._users: dict[bytes, UserSession] = {}
         """The sessions by a keyed hash of user and password, the most recently used last."""
         self._shared: UserSession | None = None
@@ -136,30 +140,38 @@ class Sessions:
         name = ANONYMOUS if given is None else f"login:{given.username}"
         return hmac.digest(self._token_key, name.encode(), "sha256").hex()
 
-    def of(self, given: BasicCredentials | None) -> UserSession:
+    def of(self, given: BasicCredentials | None, ip: str = "") -> UserSession:
         """Return the session of a user, after a login if it is new.
 
-        Raises LoginNeeded, NoListener, TooManyLogins, or an error of the client.
+        `ip` is the address of the client; empty if it is not known. Raises LoginNeeded, NoListener,
+        TooManyLogins, or an error of the client.
         """
+        self.expire()
         if self._access is None or given is None:
             if self._shared is not None:
                 return self._shared
             raise self.login_needed(LOG_IN)
-        key = self._key(given)
+        key = given.digest(self._session_key)
         with self._changing:
-            expired = self._expired()
             if (session := self._users.pop(key, None)) is not None:
                 session.used_at = self._now()
                 self._users[key] = session
-        _close(expired)
         if session is not None:
             return session
-        if not self._logins.acquire(blocking=False):
-            raise TooManyLogins("too many logins: try again in a moment")
+        self._begin_login(ip)
         try:
             return self._log_in(given)
         finally:
-            self._logins.release()
+            with self._changing:
+                self._logins[ip] -= 1
+                self._logins += Counter()  # removes addresses without logins
+
+    def _begin_login(self, ip: str) -> None:
+        """Count a login. Raises TooManyLogins."""
+        with self._changing:
+            if self._logins.total() >= MAX_LOGINS or (ip and self._logins[ip] >= MAX_LOGINS_PER_ADDRESS):
+                raise TooManyLogins("too many logins: try again in a moment")
+            self._logins[ip] += 1
 
     def login_needed(self, reason: str) -> Exception:
         """Return the error for a request that needs other credentials."""
@@ -169,8 +181,16 @@ class Sessions:
     def drop(self, given: BasicCredentials) -> None:
         """Close the connections of a user whom a broker no longer accepts."""
         with self._changing:
-            session = self._users.pop(self._key(given), None)
+            session = self._users.pop(given.digest(self._session_key), None)
         _close([] if session is None else [session])
+
+    def expire(self) -> None:
+        """Drop the connections and passwords of users who have viewed no page for a minute."""
+        with self._changing:
+            until = self._now() - MAX_AGE_SECONDS
+            old = [key for key, session in self._users.items() if session.used_at < until]
+            expired = [self._users.pop(key) for key in old]
+        _close(expired)
 
     def close(self) -> None:
         """Close all idle connections."""
@@ -201,7 +221,7 @@ class Sessions:
         raise self.login_needed(WRONG_PASSWORD)
 
     def _add(self, given: BasicCredentials, session: UserSession) -> UserSession:
-        key = self._key(given)
+        key = given.digest(self._session_key)
         surplus: list[UserSession] = []
         with self._changing:
             if (other := self._users.get(key)) is not None:  # a login at the same time
@@ -214,20 +234,10 @@ class Sessions:
         _close(surplus)
         return session
 
-    def _expired(self) -> list[UserSession]:
-        """Remove the users who have viewed no page for a minute, and return their sessions."""
-        until = self._now() - MAX_AGE_SECONDS
-        old = [key for key, session in self._users.items() if session.used_at < until]
-        return [self._users.pop(key) for key in old]
-
     def _client_settings(self, listener: ListenerAddress, security: Security) -> ClientSettings:
         return ClientSettings(
             servers_of(listener.servers), self._client_id, timeout_seconds=TIMEOUT_SECONDS, security=security
         )
-
-    def _key(self, given: BasicCredentials) -> bytes:
-        # A user name has no colon (RFC 7617), so the text is unambiguous.
-        return hmac.digest(self._session_key, f"{given.username}:{given.password}".encode(), "sha256")
 
 
 def is_wrong_password(error: Exception) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from functools import partial
 from threading import Thread
 
 import pytest
+import trio
+import trio.testing
 
 from kwire.broker.security.settings import Credentials
 from kwire.cli.shared.client_settings import ClientSettings, servers_of
@@ -13,6 +17,7 @@ from kwire.cli.shared.command_client import CommandClient
 from kwire.client.security import PLAINTEXT, Security
 from kwire.client.users import delete_credential, set_password
 from kwire.console import sessions as sessions_module
+from kwire.console.app import Console
 from kwire.console.client_pool import MAX_AGE_SECONDS
 from kwire.console.live import Tail
 from kwire.console.page import Access, ConsoleSettings, ListenerAddress, Login
@@ -179,30 +184,121 @@ def test_logins_of_one_user_at_the_same_time_share_a_session(broker: Broker, clo
     users.close()
 
 
-def test_too_many_logins_at_the_same_time_are_refused(
-    broker: Broker, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    users = sessions_of(broker, clock)
-    users.of(ALICE)
-    log_in = Sessions._log_in
-    refused = []
+@pytest.fixture
+def slow_broker() -> Iterator[Broker]:
+    """Run a broker that returns the error of a failed login after two seconds."""
+    settings = {"super.users": "User:root", "connection.failed.authentication.delay.ms": 2000}
+    acls = [Acl.allow("alice", "READ", topic="orders")]
+    with Broker(settings, users=dict([ALICE, BOB, ROOT]), acls=acls) as running:
+        running.create_topic("orders")
+        yield running
 
-    def slow(own: Sessions, given: BasicCredentials) -> UserSession:
-        if given.username != "slow":
-            return log_in(own, given)
-        try:
-            users.of(given)
-        except TooManyLogins:
-            refused.append(given)
-            assert users.of(ALICE), "users who have logged in still get pages"
-        raise LoginNeeded
 
-    monkeypatch.setattr(Sessions, "_log_in", slow)
-    with pytest.raises(LoginNeeded):
-        users.of(BasicCredentials("slow", "x"))
-    assert len(refused) == 1
-    users.of(BOB)
+def begin_failing(users: Sessions, *ips: str) -> list[Thread]:
+    """Start logins with a wrong password from these addresses."""
+
+    def fail(ip: str) -> None:
+        with pytest.raises(LoginNeeded):
+            users.of(BasicCredentials("alice", "wrong"), ip)
+
+    threads = [Thread(target=fail, args=[ip]) for ip in ips]
+    before = users._logins.total()
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + 10
+    while users._logins.total() < before + len(ips):
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    return threads
+
+
+def test_too_many_logins_at_the_same_time_are_refused(slow_broker: Broker, clock: list[float]) -> None:
+    users = sessions_of(slow_broker, clock, (PLAIN,))
+    users.of(ALICE, "10.0.0.9")
+    threads = begin_failing(users, "10.0.0.1", "10.0.0.1")
+    with pytest.raises(TooManyLogins):
+        users.of(BOB, "10.0.0.1")
+    users.of(BOB, "10.0.0.2")
+    threads += begin_failing(users, "10.0.0.2", "10.0.0.2")
+    for given in (ROOT, BasicCredentials("root", "wrong")):
+        with pytest.raises(TooManyLogins):
+            users.of(given, "10.0.0.3")
+    assert users.of(ALICE, "10.0.0.1"), "users who have logged in still get pages"
+    for thread in threads:
+        thread.join()
+    assert not users._logins
+    users.of(ROOT, "10.0.0.1")
     users.close()
+
+
+def test_clients_with_unknown_addresses_share_no_limit_of_one_address(
+    slow_broker: Broker, clock: list[float]
+) -> None:
+    users = sessions_of(slow_broker, clock, (PLAIN,))
+    threads = begin_failing(users, "", "", "")
+    users.of(BOB)
+    for thread in threads:
+        thread.join()
+    users.close()
+
+
+def settings_of(broker: Broker, *mechanisms: str) -> ConsoleSettings:
+    address = ListenerAddress(broker.bootstrap_servers)
+    access = Access(tuple(Login(mechanism, address) for mechanism in mechanisms))
+    return ConsoleSettings("", 1, (), may_write=True, access=access)
+
+
+async def test_a_login_under_way_takes_no_live_tail(
+    slow_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kwire.console.app.MAX_TAILS", 1)
+    path = "/console/topics/unknown/live/events"
+    async with run_console(settings_of(slow_broker, PLAIN)) as console, trio.open_nursery() as nursery:
+        nursery.start_soon(partial(console.http.get, path, auth=("alice", "wrong")))
+        await trio.testing.wait_all_tasks_blocked()
+        response = await console.http.get(path, auth=(ALICE.username, ALICE.password))
+        assert response.status_code == 403, "no live tail was open, so the topic is checked"
+
+
+async def test_failed_logins_are_logged_once_with_the_address_of_the_browser(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with run_console(settings_of(broker, PLAIN)) as console:
+        await console.page("/", 401)
+        assert "Failed login" not in caplog.text
+        console.http.auth = "alice", "a-guess"
+        for path in ("/", "/topics/orders/live/events"):
+            await console.page(path, 401)
+    [line] = [one for one in caplog.messages if "at the web console" in one]
+    assert "Failed login from 127.0.0.1 at the web console" in line
+    assert "a-guess" not in line
+
+
+def test_requests_without_credentials_drop_expired_sessions(broker: Broker, clock: list[float]) -> None:
+    users = sessions_of(broker, clock, (PLAIN,))
+    users.of(ALICE)
+    clock[0] += MAX_AGE_SECONDS + 1
+    with pytest.raises(LoginNeeded):
+        users.of(None)
+    assert not users._users
+    users.close()
+
+
+async def test_sessions_expire_while_the_console_gets_no_requests(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kwire.console.app.EXPIRY_SECONDS", 0.01)
+    monkeypatch.setattr(sessions_module, "MAX_AGE_SECONDS", 0.0)
+    with Console(settings_of(broker, PLAIN), "token") as console:
+        users = console._sessions
+        await trio.to_thread.run_sync(users.of, ALICE)
+        assert users._users
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(console.expire_sessions)
+            with trio.fail_after(20):
+                while users._users:
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
 
 
 async def test_pages_follow_a_user_to_another_mechanism(
@@ -210,10 +306,7 @@ async def test_pages_follow_a_user_to_another_mechanism(
 ) -> None:
     monkeypatch.setattr("kwire.console.client_pool.MAX_AGE_SECONDS", 0.0)  # each page has a new connection
     change_password(broker, *CAROL, SCRAM_SHA_256)
-    address = ListenerAddress(broker.bootstrap_servers)
-    access = Access(tuple(Login(mechanism, address) for mechanism in MECHANISMS))
-    settings = ConsoleSettings("", 1, (), may_write=True, access=access)
-    async with run_console(settings) as console:
+    async with run_console(settings_of(broker, *MECHANISMS)) as console:
         console.http.auth = CAROL.username, CAROL.password
         await console.page("/")
         change_password(broker, *CAROL, SCRAM_SHA_512)
