@@ -39,7 +39,7 @@ MAX_LOGINS_PER_ADDRESS: Final = 2
 ANONYMOUS: Final = "User:ANONYMOUS"
 NO_LISTENER: Final = (
     "the broker has an authorizer, and no listener on which the console can log in: add a listener with "
-    "SCRAM or PLAIN"
+    "SCRAM or PLAIN (a listener on loopback counts only if the HTTP port is on loopback, too)"
 )
 LOG_IN: Final = "log in with a user name and a password of this cluster"
 WRONG_PASSWORD: Final = "wrong user name or password"
