@@ -18,7 +18,8 @@ TEST, CLIENT = examples_of(ROOT / "README.md")
 START = "\n" + 29 * " " + 'auto_offset_reset="earliest", '
 """The argument of the consumer without which the test fails."""
 VARIABLE = re.compile(
-    r"\d\d:\d\d:\d\d\.\d+|after [\d.]+ ms|-1-[0-9a-f]{8}|session_id: \d+|kafka-python-[\d.]+\d"
+    r"\d\d:\d\d:\d\d\.\d+|after [\d.]+ ms|-1-[0-9a-f]{8}|kafka-python-[\d.]+\d|"
+    r"\d+ (?=ApiVersions|Metadata|Fetch)"
 )
 """Matches what differs between two runs of the test."""
 

@@ -37,7 +37,6 @@ ROUTINE_APIS: Final = {
     "FindCoordinator",
     "GetTelemetrySubscriptions",
     "Heartbeat",
-    "ListOffsets",
     "Metadata",
     "PushTelemetry",
     "SaslAuthenticate",

@@ -177,7 +177,7 @@ def test_marks_configure_tls(pytester: pytest.Pytester, monkeypatch: pytest.Monk
     )
     result = pytester.runpytest_subprocess("-p", "kwire.testing.plugin", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=2, errors=1)
-    result.stdout.fnmatch_lines(["*TypeError: tls is True, or Tls(client_auth='required'), not 'required'*"])
+    result.stdout.fnmatch_lines(["tls is True, or Tls(client_auth='required'), not 'required'"])
 
 
 def test_settings_of_kwire_certs_start_a_broker(tmp_path: Path) -> None:

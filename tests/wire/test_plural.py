@@ -30,11 +30,11 @@ VERBS = (
 NOT_ONE = {
     # names
     "_format_partition(partition)", "api", "directory.command(f'kill {brokers[0].node_id}')", "file.path",
-    "name", "producer_id", "statistics['topic']",
+    "name", "producer_id", "self.node.node_id", "statistics['topic']",
     # fractions
     "count / seconds", "most['records'] / fair", "sum((records for _, records, _ in steps)) / len(steps)",
     # counts above 1: they exceed a limit, or are sizes of complete batches or responses
-    "header.size_bytes", "len(found)", "len(differing)", "len(fetched)", "len(response)", "len(sent)",
+    "exchange.response_bytes", "header.size_bytes", "len(found)", "len(differing)", "len(fetched)", "len(response)", "len(sent)",
     "len(validated.data)", "limit", "max_bytes", "most", "precision", "self.size_bytes", "size_bytes",
     # the size of a number, the fields of a class, the entries as written in a file, and a text of Spark
     "bits", "len(MANY_BROKERS)", "len(cls._fields)", "lines[1]",

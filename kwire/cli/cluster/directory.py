@@ -461,5 +461,6 @@ def _format(path: Path, rng: random.Random, cluster_id: str, voters: str) -> Non
 
 def _is_secured(config: BrokerConfig) -> bool:
     """Return whether a node has security settings, which `properties` does not write."""
-    protocols = {config.protocol(endpoint.name) for endpoint in config.listener_endpoints()}
-    return protocols != {"PLAINTEXT"} or bool(config.static_settings.get("authorizer.class.name"))
+    endpoints = [*config.listener_endpoints(), *config.controller_endpoints()]
+    has_protocol = any(config.protocol(endpoint.name) != "PLAINTEXT" for endpoint in endpoints)
+    return has_protocol or bool(config.static_settings.get("authorizer.class.name"))
