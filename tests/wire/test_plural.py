@@ -34,7 +34,8 @@ NOT_ONE = {
     # fractions
     "count / seconds", "most['records'] / fair", "sum((records for _, records, _ in steps)) / len(steps)",
     # counts above 1: they exceed a limit, or are sizes of complete batches or responses
-    "exchange.response_bytes", "header.size_bytes", "len(found)", "len(differing)", "len(fetched)", "len(response)", "len(sent)",
+    "exchange.response_bytes", "header.size_bytes", "len(found)", "len(differing)", "len(fetched)",
+    "len(response)", "len(sent)",
     "len(validated.data)", "limit", "max_bytes", "most", "precision", "self.size_bytes", "size_bytes",
     # the size of a number, the fields of a class, the entries as written in a file, and a text of Spark
     "bits", "len(MANY_BROKERS)", "len(cls._fields)", "lines[1]",
