@@ -30,7 +30,7 @@ ACLS: Final = (
     ("--operation", "Read", "--group", "*"),
     ("--operation", "Describe", "--cluster"),
 )
-"""What alice needs. With the ACL for the cluster, the nodes need their principal in super.users."""
+"""The ACLs of alice. With the ACL for the cluster, the nodes need their principal in super.users."""
 OFFSETS: Final = {"PLAINTEXT": 0, "CONTROLLER": 3, "CLIENTS": 6, "NODES": 9, "QUORUM": 12}
 """The ports of the first node of a test by listener, from the first port of `kwire cluster up` on."""
 SOME_CLIENTS: Final = (PythonWriter, AioWriter, ConfluentReader)

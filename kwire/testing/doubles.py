@@ -31,7 +31,7 @@ C_MODULES: Final = {"_queue": "queue", "_thread": "threading"}
 
 
 class Subject(NamedTuple):
-    """What runs in a thread of the process of the test."""
+    """A broker or proxy that runs in a thread of the process of the test."""
 
     name: str
     last_imported: str

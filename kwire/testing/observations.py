@@ -1,4 +1,4 @@
-"""What clients did, as a history keeps it: sends, transactions, reads, commits and assignments.
+"""The actions of clients that a history keeps: sends, transactions, reads, commits and assignments.
 
 `History` and the wrappers of clients add to an `Observations` object. `kwire.testing.anomalies` looks for
 contradictions in it.
@@ -69,7 +69,7 @@ class Sent:
     """How many copies of the record its client may have written."""
     acks: int = -1
     sequence: object = None
-    """What orders the records of the producer: a thread, a connection, or producer id and epoch."""
+    """The owner of the order of the producer's records: a thread, a connection, or producer id and epoch."""
     outcome: Outcome = Outcome.UNKNOWN
     offset: int = UNKNOWN_OFFSET
     acknowledged_at_s: float = UNKNOWN_TIME_S

@@ -95,7 +95,7 @@ class _Attempt:
 
 
 class _Content(NamedTuple):
-    """What a retry without idempotence has in common with the record that it repeats."""
+    """The properties that a retry without idempotence shares with the record that it repeats."""
 
     client_id: str
     partition: Partition
@@ -106,7 +106,7 @@ class _Content(NamedTuple):
 
 
 class _Identity(NamedTuple):
-    """What a retry of an idempotent producer has in common with the record that it repeats."""
+    """The properties that a retry of an idempotent producer shares with the record that it repeats."""
 
     producer_id: int
     producer_epoch: int
@@ -134,7 +134,7 @@ def observe(recorders: Sequence[Recorder]) -> Observations:
 
 
 class _Observer:
-    """What is known while the requests are read in order."""
+    """The state while the requests are read in order."""
 
     def __init__(self, seen: Observations) -> None:
         self._seen = seen

@@ -13,7 +13,7 @@ Assignment = Callable[[Iterable[Any]], None]
 
 
 class WrappedConsumer(WrappedClient):
-    """What the wrappers of all consumers have in common."""
+    """The base of the wrappers of all consumers."""
 
     def __init__(self, seen: Observations, inner: Any, name: str, group: str) -> None:
         super().__init__(seen, inner, name)

@@ -30,7 +30,7 @@ FINAL_ERRORS: Final = {
 
 
 class WrappedProducer(WrappedClient):
-    """What the wrappers of all producers have in common."""
+    """The base of the wrappers of all producers."""
 
     def __init__(self, seen: Observations, inner: Any, name: str) -> None:
         super().__init__(seen, inner, name)

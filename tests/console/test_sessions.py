@@ -102,7 +102,7 @@ def test_a_wrong_password_does_not_get_the_connection_of_the_right_one(
     for wrong in (
         BasicCredentials("alice", "bob-secret"),
         BasicCredentials("alice", "alice-secret "),
-        BasicCredentials("nobody", "alice-secret"),
+        BasicCredentials("unknown", "alice-secret"),
     ):
         with pytest.raises(LoginNeeded, match="wrong user name or password"):
             users.of(wrong)

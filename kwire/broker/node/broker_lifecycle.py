@@ -127,7 +127,7 @@ class LifecycleSettings(NamedTuple):
     directory_timeout_ms: int
     """The time after which a broker gives up if no controller accepts its report of a failed directory."""
     missing_rights: str
-    """What to do if controllers deny the requests of this broker."""
+    """The advice for operators if controllers deny the requests of this broker."""
 
 
 class BrokerLifecycleManager:

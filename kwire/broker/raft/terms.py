@@ -41,7 +41,7 @@ class Terms(NamedTuple):
     fetch_max_bytes: int
     snapshot_max_bytes: int
     missing_rights: str
-    """What to do if controllers deny the requests of this node."""
+    """The advice for operators if controllers deny the requests of this node."""
 
     @classmethod
     def from_config(

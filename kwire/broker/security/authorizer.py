@@ -14,7 +14,7 @@ ANY_NAME: Final = "hardcode"
 """The name that Apache Kafka checks first for a right on any resource of a type."""
 
 NODE_RIGHTS: Final = "must be in super.users of the controllers, or needs CLUSTER_ACTION on the cluster"
-"""What the principal of a node needs if a controller denies a request of the node."""
+"""The rights that a node lacks if a controller denies its requests."""
 
 
 class Operation(IntEnum):

@@ -93,7 +93,7 @@ class TopicLookup(NamedTuple):
 
 
 class Upstreams(Protocol):
-    """What all connections to brokers of a proxy share."""
+    """The state that all connections of a proxy to brokers share."""
 
     @property
     def connections(self) -> PeerConnections:

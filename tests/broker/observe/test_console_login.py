@@ -89,7 +89,7 @@ async def test_requests_without_the_right_password_get_401() -> None:
     async with serve_authorized(SASL_ONLY, [READ_ORDERS], console=True) as node:
         assert (await get(node, "/static/console.css")).status_code == 200
         for path in ("/", "/topics/orders", "/login", "/topics/orders/live/events"):
-            for login in (None, ("nobody", "x"), (READER[0], "wrong"), (ADMIN[0], "wrong")):
+            for login in (None, ("unknown", "x"), (READER[0], "wrong"), (ADMIN[0], "wrong")):
                 response = await get(node, path, login)
                 assert response.status_code == 401, (path, login)
                 assert response.headers["www-authenticate"] == 'Basic realm="kwire", charset="UTF-8"'

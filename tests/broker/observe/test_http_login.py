@@ -77,7 +77,7 @@ async def test_the_authorizer_decides_who_reads_metrics() -> None:
         assert response.status_code == 403
         assert response.text == "User:stranger needs DESCRIBE on the cluster: add the ACL\n"
         assert "www-authenticate" not in response.headers
-        for wrong in (None, ("nobody", "x"), (READER[0], "wrong"), (ADMIN[0], "wrong"), (READER[0], "")):
+        for wrong in (None, ("unknown", "x"), (READER[0], "wrong"), (ADMIN[0], "wrong"), (READER[0], "")):
             response = await scrape(node, wrong)
             assert response.status_code == 401, (wrong, response.text)
             assert response.headers["www-authenticate"] == CHALLENGE
@@ -116,7 +116,7 @@ async def test_a_changed_or_deleted_user_cannot_log_in_with_the_old_password() -
 
 async def test_without_an_authorizer_credentials_are_ignored() -> None:
     async with serve_observed() as node:
-        assert METRIC in (await scrape(node, ("nobody", "x"))).text
+        assert METRIC in (await scrape(node, ("unknown", "x"))).text
         assert METRIC in await node.text("/metrics")
 
 
@@ -183,7 +183,7 @@ async def test_a_malformed_header_gets_401(header: bytes) -> None:
 async def test_a_failed_login_is_delayed_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with serve_authorized(SASL_ONLY) as node:
-        for login in (("nobody", "guess"), (READER[0], "guess"), (READER[0], "guess")):
+        for login in (("unknown", "guess"), (READER[0], "guess"), (READER[0], "guess")):
             began = time.monotonic()
             assert (await scrape(node, login)).status_code == 401
             assert time.monotonic() - began >= DELAY_MS / 1000
@@ -261,7 +261,7 @@ async def test_too_many_logins_get_503() -> None:
         assert (await scrape(node, ADMIN)).status_code == 200
         async with trio.open_nursery() as nursery:
             for _ in range(MAX_LOGINS_PER_ADDRESS):
-                nursery.start_soon(scrape, node, ("nobody", "x"))
+                nursery.start_soon(scrape, node, ("unknown", "x"))
             await trio.sleep(1)
             for given in (ADMIN, (ADMIN[0], "wrong")):
                 response = await scrape(node, given)
@@ -347,7 +347,7 @@ async def test_a_cached_login_needs_no_derivation(monkeypatch: pytest.MonkeyPatc
         assert await derivations(*STRANGER, Verdict.CORRECT) == 1
         assert await derivations(*READER, Verdict.CORRECT) == 1, "the cache is bounded"
         assert await derivations(*ADMIN, Verdict.CORRECT) == 0, "PLAIN needs no derivation"
-        assert await derivations("nobody", "x", Verdict.WRONG) == 2, "as many as for a known user"
+        assert await derivations("unknown", "x", Verdict.WRONG) == 2, "as many as for a known user"
 
 
 async def test_canceled_logins_do_not_raise_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,7 +338,7 @@ def log_in(scene: Scene, process: ObservedProcess, path: str) -> Iterator[tuple[
         ("SCRAM", 403 if path in DENIED_TO_BOB else 200, basic("bob", scene.passwords["bob"])),
         ("a wrong password", 401, basic("alice", secret(f"a wrong password for {path}"))),
         ("a wrong SCRAM password", 401, basic("bob", secret(f"a wrong SCRAM password for {path}"))),
-        ("an unknown user", 401, basic("nobody", secret(f"a password of nobody for {path}"))),
+        ("an unknown user", 401, basic("unknown", secret(f"a password of an unknown user for {path}"))),
         ("a password as the name", 401, basic(secret(f"a name for {path}"), "x")),
         ("a control character", 401, basic("alice", secret(f"a control character for {path}") + "\1")),
         ("another scheme", 401, f"Bearer {secret(f'a token for {path}')}"),
