@@ -150,9 +150,6 @@ class AuditLog:
         references: Sequence[tuple[str, int]],
     ) -> None:
         """Record that an operation on several resources is allowed. Each has a name and `references`."""
-        if not self._is_enabled(logging.DEBUG):
-            self._count(len(references), is_allowed=True)
-            return
         for name, count in references:
             self.record(
                 *(authorizer, context, operation, resource_type, name), is_allowed=True, references=count
@@ -185,8 +182,8 @@ class AuditLog:
         """Whether allowed operations are logged."""
         return self._is_enabled(logging.DEBUG)
 
-    def record_repeated(self, count: int) -> None:
-        """Add the allowed operations of a repeated request to the rates."""
+    def count_allowed(self, count: int) -> None:
+        """Add allowed operations to the rates, without lines in the log."""
         self._count(count, is_allowed=True)
 
     def _count(self, count: int, *, is_allowed: bool) -> None:

@@ -263,7 +263,12 @@ class Gate:
                 return False
             named.append((name, item))
         audit_log = self.audit_log
-        if audit_log is not None and not (audit_log.logs_allowed and self._fails(context, request)):
+        if audit_log is None:
+            return True
+        if not audit_log.logs_allowed:
+            is_each = len(named) == 1 or references is References.EACH
+            audit_log.count_allowed(len(named) if is_each else len({name for name, _ in named}))
+        elif not self._fails(context, request):
             counted = _counted(named, references)
             audit_log.record_allowed(authorizer, context, operation, resource_type, counted)
         return True

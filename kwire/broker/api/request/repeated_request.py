@@ -86,6 +86,6 @@ class RepeatedRequest:
         if not self._fast_path():
             return b""
         if audit_log is not None:
-            audit_log.record_repeated(self._checks)
+            audit_log.count_allowed(self._checks)
         before, behind = self._response
         return before + request[_CORRELATION_ID:_AFTER_CORRELATION_ID] + behind

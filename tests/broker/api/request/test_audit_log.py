@@ -99,7 +99,7 @@ def test_listed_operations_are_part_of_the_rates(caplog: pytest.LogCaptureFixtur
         audit = audit_log(Host())
         decisions = {Operation.READ: True, Operation.WRITE: False, Operation.DESCRIBE: True}
         audit.record_operations(RULES, context, ResourceType.TOPIC, "t", decisions)
-        audit.record_repeated(2)
+        audit.count_allowed(2)
         assert audit.recorded == 5
         assert [one.levelno for one in caplog.records] == ([TRACE] * 3 if level == TRACE else [])
 
