@@ -91,7 +91,7 @@ def test_report_shows_faults_topics_and_groups_of_the_test(
             "*Captured kwire data call*",
         ]
     )
-    sections = result.stdout.str().partition("kwire topics")[2]
+    sections = result.stdout.str().partition("Captured kwire topics")[2].partition("Captured kwire data")[0]
     assert "of-another-test" not in sections
 
 

@@ -293,7 +293,10 @@ def test_lost_broker_closes_the_connection_after_the_earlier_responses() -> None
     def respond(header: RequestHeader, body: memoryview) -> Message | None:
         nonlocal received
         received += 1
-        return metadata_of(9092) if received == 1 else None
+        if received == 1:
+            return metadata_of(9092)
+        proxy.wait_until(lambda: len(proxy.requests) == 3)
+        return None
 
     with (
         ScriptedBroker(respond) as broker,

@@ -17,6 +17,7 @@ from kwire.broker.api.dispatch.handlers import (
 )
 from kwire.broker.api.request.context import DELAYED, Channel, Delayed, RequestContext
 from kwire.broker.api.request.forwarding import PartialRequest
+from kwire.broker.api.request.needs import ByHandler
 from kwire.broker.api.request.repeated_request import MAX_REPEATED_BYTES, RepeatedRequest
 from kwire.broker.api.request.slices import (
     LARGE_PRODUCE_BYTES,
@@ -47,8 +48,16 @@ Routes = tuple[dict[int, range], dict[int, Handler]]
 _ENDED = object()
 _CONTROLLER = ListenerRole.CONTROLLER
 _PRODUCE, _FETCH = ApiKey.PRODUCE, ApiKey.FETCH
-_AUTHORIZING_ROLES = {api_key: api.handled_by.value.roles for api_key, api in SUPPORTED_APIS.items()}
 """Global variables are read for each request, because an Enum lookup takes six times as long."""
+_ADMITTING_ROLES = {
+    api_key: tuple(api.handled_by.value.roles)
+    for api_key, api in SUPPORTED_APIS.items()
+    if not all(isinstance(need, ByHandler) for need in api.needs)
+}
+"""By API key, the roles in which a node authorizes requests before their handlers. Else the controller does.
+
+An API is missing if its handler makes all decisions.
+"""
 
 
 class Dispatcher:
@@ -180,7 +189,9 @@ class Dispatcher:
             context.request = request
             if context.header.api_key == _FETCH and (not may_wait or self._node.stopping):
                 request.max_wait_ms = min(request.max_wait_ms, 0)
-            if self._gate.authorizer is not None and self._is_authorized_here(context):
+            if self._gate.authorizer is not None and context.role in _ADMITTING_ROLES.get(
+                context.header.api_key, ()
+            ):
                 request, context.results = yield from self._gate.admit_in_slices(context, request)
             reply = handler(self._node, context, request)
             return (yield from reply.steps) if isinstance(reply, InSlices) else reply
@@ -218,7 +229,9 @@ class Dispatcher:
     def _reply(self, handler: Handler, context: RequestContext, request: Message) -> Message | Delayed:
         """Return the handler's reply, or an error response if the handler fails."""
         try:
-            if self._gate.authorizer is not None and self._is_authorized_here(context):
+            if self._gate.authorizer is not None and context.role in _ADMITTING_ROLES.get(
+                context.header.api_key, ()
+            ):
                 request, context.results = self._gate.admit(context, request)
             return handler(self._node, context, request)
         except ApiError as error:
@@ -227,11 +240,6 @@ class Dispatcher:
             raise
         except Exception as error:
             return unexpected_error(self._node.host, context, error, request)
-
-    @staticmethod
-    def _is_authorized_here(context: RequestContext) -> bool:
-        """Return whether this node authorizes a request. Otherwise the controller does."""
-        return context.role in _AUTHORIZING_ROLES[context.header.api_key]
 
     def _handler(self, api_key: int, role: ListenerRole) -> Handler:
         """Return the function for an API on a listener of this role: its handler or a forwarding function."""

@@ -14,6 +14,7 @@ For a quiet partition, nothing is read, allocated or looked up.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kwire.broker.api.records import follower_fetch
@@ -50,11 +51,10 @@ from kwire.broker.api.request.slices import (
     complete_in_slices,
     slices_of,
 )
-from kwire.broker.api.request.topic_rights import TopicRights
 from kwire.broker.api.request.unexpected_error import unexpected_error
 from kwire.broker.replication.broker_topic_metrics import EXPECTED_FETCH_ERRORS
 from kwire.broker.replication.roles import LEADER
-from kwire.broker.security.authorizer import Operation
+from kwire.broker.security.authorizer import Operation, ResourceType
 from kwire.broker.storage.file_region import FileRegion
 from kwire.broker.storage.log.segments import EMPTY, INCOMPLETE
 from kwire.broker.storage.log.worker_reads import ReadPending, WorkerReads
@@ -158,15 +158,16 @@ class _Fetch:
 
     __slots__ = (
         "_context",
+        "_decided",
         "_is_completing",
         "_is_last_read",
         "_isolation",
         "_max_bytes",
-        "_may_read",
         "_min_bytes",
         "_node",
         "_positions",
         "_reads",
+        "_references",
         "_request",
         "_selects_replica",
         "_session",
@@ -205,7 +206,9 @@ class _Fetch:
         self._skips_quiet = (
             session.is_incremental and not self._selects_replica and isolation is not FUTURE_REPLICA
         )
-        self._may_read: TopicRights | None = None
+        self._decided: dict[str, bool] | None = None if len(session.targets) == 1 else {}
+        """Whether the client may read topics, by name; None for a single partition."""
+        self._references: Counter[str | None] | None = None
         self._timer: Timer | None = None
         self._reads = WorkerReads()
         self._is_last_read = False
@@ -221,18 +224,18 @@ class _Fetch:
     def resolve(self, targets: Iterable[FetchTarget]) -> None:
         """Find the partitions of all targets, possibly in several calls. Call this before `read`."""
         node = self._node
-        if self._may_read is None and node.gate.authorizer is not None:
-            names = (target.topic for target in self._session.targets.values())
-            self._may_read = TopicRights(node.gate, self._context, Operation.READ, names)
-        may_read = self._may_read
+        is_open = node.gate.authorizer is None
+        allowed: str | None = None
         for target in targets:
             if target.topic is None:
                 self._unknown.append((target, partition_error(target, ErrorCode.UNKNOWN_TOPIC_ID)))
                 continue
-            if may_read is not None and not may_read[target.topic]:
-                error = partition_error(target, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-                self._unknown.append((target, error))
-                continue
+            if not is_open and target.topic is not allowed:
+                if not self._may_read(target.topic):
+                    error = partition_error(target, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                    self._unknown.append((target, error))
+                    continue
+                allowed = target.topic
             partition = node.partition(target.topic, target.index)
             if partition is not None:
                 self._targets.append((target, partition))
@@ -244,6 +247,24 @@ class _Fetch:
             code = node.missing_partition_error(target.topic, target.index).code
             refusal = partition_refusal(node, self._context.api_version, target, code)
             self._targets.append((target, refusal))
+
+    def _may_read(self, topic: str) -> bool:
+        """Return whether the client may read a topic. The audit log has this once, as in Apache Kafka."""
+        decided = self._decided
+        is_allowed = None if decided is None else decided.get(topic)
+        if is_allowed is None:
+            is_allowed = self._node.gate.allows(
+                self._context, Operation.READ, ResourceType.TOPIC, topic, references=self._references_of
+            )
+            if decided is not None:
+                decided[topic] = is_allowed
+        return is_allowed
+
+    def _references_of(self, topic: str) -> int:
+        """Return the number of partitions of a topic in the session."""
+        if self._references is None:
+            self._references = Counter(target.topic for target in self._session.targets.values())
+        return self._references[topic] or 1  # the session may have changed since the request
 
     def read(self) -> tuple[FetchedPartitions, bool]:
         """Read all partitions. Return the results, and whether to respond at once.

@@ -182,9 +182,16 @@ class AuditLog:
         """Whether allowed operations are logged."""
         return self._is_enabled(logging.DEBUG)
 
-    def count_allowed(self, count: int) -> None:
-        """Add allowed operations to the rates, without lines in the log."""
-        self._count(count, is_allowed=True)
+    def count_allowed(self, count: int) -> bool:
+        """Add allowed operations to the rates, unless they must be logged. Return whether they were added."""
+        if self._is_enabled(logging.DEBUG):
+            return False
+        self.recorded += count
+        self._counts[True] += count
+        self._pending += count
+        if self._pending >= BATCH:
+            self._add_counts()
+        return True
 
     def _count(self, count: int, *, is_allowed: bool) -> None:
         self.recorded += count

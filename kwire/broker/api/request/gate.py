@@ -138,13 +138,13 @@ class Gate:
         name: str = CLUSTER_NAME,
         *,
         is_asked: bool = True,
-        references: int = 1,
+        references: int | Callable[[str], int] = 1,
     ) -> bool:
         """Return whether the client may perform an operation on a resource.
 
         `is_asked` is False if the client did not ask for this operation, which is not an incident then.
-        `references` is the number of times that the request names the resource; 0 if the audit log must not
-        have the check.
+        `references` is the number of times that the request names the resource, or returns it for the
+        resource's name if it is needed; 0 if the audit log must not have the check.
         """
         if self.authorizer is None:
             return True
@@ -152,13 +152,15 @@ class Gate:
         if authorizer is None:
             authorizer = context.authorizer = self.authorizer
         is_allowed = authorizer.allows(context.principal, context.peer_host, operation, resource_type, name)
-        if self.audit_log is not None and references:
-            self.audit_log.record(
-                *(authorizer, context, operation, resource_type, name),
-                is_allowed=is_allowed,
-                is_asked=is_asked,
-                references=references,
-            )
+        audit_log = self.audit_log
+        if audit_log is None or not references or (is_allowed and audit_log.count_allowed(1)):
+            return is_allowed
+        audit_log.record(
+            *(authorizer, context, operation, resource_type, name),
+            is_allowed=is_allowed,
+            is_asked=is_asked,
+            references=references if isinstance(references, int) else references(name),
+        )
         return is_allowed
 
     def allows_any(self, context: Requester, operation: Operation, resource_type: ResourceType) -> bool:
@@ -250,26 +252,26 @@ class Gate:
         references: References,
     ) -> bool:
         """Return whether all items are known and allowed, which is the usual case."""
-        authorizer, principal, peer_host = self.authorizer_of(context), context.principal, context.peer_host
+        authorizer = self.authorizer_of(context)
         if authorizer is None:
             return True
-        named: list[tuple[str, Any]] = []
-        for item in getattr(request, field):
+        principal, peer_host = context.principal, context.peer_host
+        items = getattr(request, field)
+        names: list[str] = []
+        for item in items:
             name = item if isinstance(item, str) else getattr(item, name_field)
             if not name:
                 topic_id = getattr(item, "topic_id", ZERO_UUID)
                 name = None if topic_id == ZERO_UUID else self._image().name_of(topic_id)
             if name is None or not authorizer.allows(principal, peer_host, operation, resource_type, name):
                 return False
-            named.append((name, item))
+            names.append(name)
+        is_each = len(names) == 1 or references is References.EACH
         audit_log = self.audit_log
-        if audit_log is None:
+        if audit_log is None or audit_log.count_allowed(len(names) if is_each else len(set(names))):
             return True
-        if not audit_log.logs_allowed:
-            is_each = len(named) == 1 or references is References.EACH
-            audit_log.count_allowed(len(named) if is_each else len({name for name, _ in named}))
-        elif not self._fails(context, request):
-            counted = _counted(named, references)
+        if not self._fails(context, request):
+            counted = _counted(zip(names, items, strict=True), references)
             audit_log.record_allowed(authorizer, context, operation, resource_type, counted)
         return True
 
