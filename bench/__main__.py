@@ -22,6 +22,7 @@ from bench import (
     console,
     flush,
     groups,
+    in_tests,
     latency,
     offset_commits,
     partitions,
@@ -54,6 +55,7 @@ BENCHES: dict[str, Callable[[list[str], float, int], list[Figure]]] = {
     "cluster": cluster.measure,
     "quorum": quorum.measure,
     "acls": acls.measure,
+    "in_tests": in_tests.measure,
 }
 LONG = {
     "codecs",
@@ -69,6 +71,7 @@ LONG = {
     "cluster",
     "quorum",
     "acls",
+    "in_tests",
 }
 """Modules that run only when they are named."""
 

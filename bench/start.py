@@ -6,14 +6,10 @@ Kafka's directory is formatted before. Memory is the resident memory after five 
 
 `python -c "import trio"` runs before each start of kwire with an empty directory, to measure the machine.
 A start should take at most 1.4 times as long, and at most 0.07 of Apache Kafka's time.
-
-The brokers of `kwire.testing` are measured in a separate process, after the import: the first start, later
-starts, and stops, in a thread of that process ("embedded") and in its child process ("child").
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -60,48 +56,8 @@ def measure(names: list[str], seconds: float, rounds: int) -> list[Figure]:
                 broker.stop()
         finally:
             broker.discard()
-    of_kwire = [imported, against_import, *_in_tests()] if "kwire" in names else []
+    of_kwire = [imported, against_import] if "kwire" in names else []
     return [empty, full, idle, loaded, *of_kwire]
-
-
-IN_TESTS = """
-import json, socket, sys, time
-from kwire.testing import Broker
-
-seconds = []
-for _ in range(30):
-    broker, began = Broker(process=sys.argv[1]), time.perf_counter()
-    broker.start()
-    host, _, port = broker.bootstrap_servers.rpartition(":")
-    with socket.create_connection((host, int(port))) as sock:
-        sock.sendall(bytes.fromhex("0000000a 0012 0000 00000001 ffff"))  # ApiVersions v0
-        sock.recv(1000)
-        responded = time.perf_counter()
-    broker.stop()
-    seconds.append((responded - began, time.perf_counter() - responded))
-print(json.dumps(seconds))
-"""
-
-
-def _in_tests() -> list[Figure]:
-    figures = {}
-    # An installed package has bytecode.
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    for number in range(STARTS["kwire"] + 1):
-        for process, kind in (("thread", "embedded"), ("child", "child")):
-            command = [sys.executable, "-c", IN_TESTS, process]
-            output = subprocess.run(
-                command, capture_output=True, check=True, text=True, env=environment
-            ).stdout
-            if not number:  # the first process writes the bytecode
-                for name in ("first start", "later starts", "stop"):
-                    figures[kind, name] = Figure(f"{kind}: {name}", "ms")
-                continue
-            starts, stops = zip(*json.loads(output), strict=True)
-            figures[kind, "first start"].add("kwire", 1000 * starts[0])
-            figures[kind, "later starts"].add("kwire", *(1000 * start for start in starts[1:]))
-            figures[kind, "stop"].add("kwire", *(1000 * stop for stop in stops))
-    return [*figures.values()]
 
 
 def import_trio() -> float:
