@@ -335,7 +335,10 @@ class _Checker:
         return several[0] if len(several) == 1 else None
 
     def check_unread(self) -> Iterator[Anomaly]:
-        """Check that the expected readers together got all records of the topics that they read."""
+        """Check that the expected readers together got all records of the topics that they read.
+
+        Records before the first committed offset of a group were read before this history.
+        """
         for names in self._seen.expected_readers:
             deliveries = [
                 one
@@ -345,10 +348,16 @@ class _Checker:
             ]
             read = {(one.partition, one.offset) for one in deliveries if one.value is not None}
             topics = {one.partition[0] for one in deliveries}
+            first_offsets = [self._seen.first_offsets.get(name, {}) for name in names]
             for partition, records in sorted(self._records.items()):
                 if topics and partition[0] not in topics:
                     continue
-                unread = [one for one in records if (partition, one.offset) not in read]
+                first_offset = max((one.get(partition, 0) for one in first_offsets), default=0)
+                unread = [
+                    one
+                    for one in records
+                    if one.offset >= first_offset and (partition, one.offset) not in read
+                ]
                 if unread:
                     first = unread[0]
                     yield Anomaly(

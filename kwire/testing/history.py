@@ -139,6 +139,7 @@ class History:
           again at an older offset is no anomaly.
         - The readers of a group are the client ids with which its members joined, committed or looked up
           offsets.
+        - Records below the first offset that a group looks up were read before, for `expect_all_read`.
         - Records that other producers wrote, such as `Broker.produce`, are not reported as never sent.
         - Records of deleted and compacted topics, and records before the log start offset, are not reported
           as lost.
@@ -171,7 +172,8 @@ class History:
     def producer(self, producer: P, name: str | None = None) -> P:
         """Return a wrapper that records what the program sends, and the acknowledgments that it gets.
 
-        `producer` is a KafkaProducer of kafka-python, an AIOKafkaProducer, or a Producer of confluent-kafka.
+        `producer` is a KafkaProducer of kafka-python, an AIOKafkaProducer, or a Producer or
+        SerializingProducer of confluent-kafka. Serializers are called twice, to record the key and the value.
         The wrapper has the same attributes and methods, and sends the same requests. `name` is the producer's
         name in anomalies, by default its client id. Raises TypeError for other classes.
 
@@ -181,6 +183,7 @@ class History:
 
         `isinstance(wrapper, KafkaProducer)` is true. Calls of methods that the class makes itself are not
         recorded, and neither are `send_batch` of aiokafka and `produce_batch` of confluent-kafka.
+        A delivery report of confluent-kafka without an offset is no acknowledgment, as with acks=0.
         """
         from kwire.testing.wrapped_producers import wrap_producer
 

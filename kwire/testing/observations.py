@@ -158,6 +158,8 @@ class Observations:
         self.ownership: dict[str, list[Ownership]] = defaultdict(list)
         self.members: dict[str, set[str]] = defaultdict(set)
         """The readers of each group, besides a reader that has the name of the group."""
+        self.first_offsets: dict[str, dict[Partition, int]] = defaultdict(dict)
+        """The offsets that each group had committed before this history, or 0."""
         self.expected_readers: list[tuple[str, ...]] = []
         self.final: dict[Partition, dict[int, FinalRecord]] = defaultdict(dict)
         self.final_readers: set[str] = set()

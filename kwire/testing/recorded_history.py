@@ -31,6 +31,7 @@ from kwire.testing.recorded_transactions import Transactions
 from kwire.testing.recorder import RESPONSE_SHARE
 from kwire.wire.batch import CorruptBatch, batches, records
 from kwire.wire.errors import ApiError, ErrorCode, WireError
+from kwire.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from kwire.testing.exchange import Exchange
@@ -150,6 +151,8 @@ class _Observer:
         KIP-227: a request names only those that have changed.
         """
         self._positions: dict[str, dict[Partition, int]] = defaultdict(dict)
+        self._managed_groups: set[str] = set()
+        """The groups that have had members. Commits without a generation succeed if such a group is empty."""
 
     def observe(self, exchange: Exchange, broker: int) -> None:
         """Add what one request shows."""
@@ -165,17 +168,26 @@ class _Observer:
                 )
         connection = Connection(broker, exchange.connection)
         api = exchange.api
+        if api in ("OffsetCommit", "TxnOffsetCommit"):
+            for topic in request.topics:
+                name = _topic(exchange, topic.name, getattr(topic, "topic_id", ZERO_UUID))
+                for one in topic.partitions:
+                    self._seen.first_offsets[request.group_id].setdefault((name, one.partition_index), 0)
         if api == "Produce":
             self._observe_produce(exchange, connection, request, response)
         elif api == "Fetch":
             self._observe_fetch(exchange, connection, request, response)
         elif api in GROUP_APIS:
             self._seen.members[request.group_id].add(exchange.client_id)
-            if api == "OffsetCommit" and response is not None:
+            if api != "OffsetCommit":
+                self._managed_groups.add(request.group_id)
+            elif response is not None:
                 self._observe_commit(exchange, request, response)
         elif api == "OffsetFetch":
             for group in request.groups or [request]:
                 self._seen.members[group.group_id].add(exchange.client_id)
+            if response is not None:
+                self._observe_committed(exchange, request, response)
         elif api == "DeleteTopics":
             self._seen.unchecked_topics.update(request.topic_names)
             self._seen.unchecked_topics.update(
@@ -256,7 +268,7 @@ class _Observer:
                     record.value,
                     tuple(record.headers),
                 )
-                sent = self._retried(identity, content, connection, at_s, used)
+                sent = self._retried(identity, content, connection, at_s, used, transaction)
                 if sent is None:
                     sent = self._new_send(exchange, connection, identity, content, at_s, transaction)
                     sent.acks = request.acks
@@ -278,14 +290,21 @@ class _Observer:
         connection: Connection,
         at_s: float,
         used: set[Sent],
+        transaction: Transaction | None,
     ) -> Sent | None:
-        """Return the send that a record repeats, if it repeats one."""
-        if identity is not None and (known := self._by_identity.get(identity)) is not None:
+        """Return the send that a record repeats, if it repeats one.
+
+        A client does not repeat a record after the end of its transaction. A program that does so sends it
+        anew, perhaps with the same sequence number if the broker has refused the first one.
+        """
+        known = None if identity is None else self._by_identity.get(identity)
+        if known is not None and known.transaction is transaction:
             return known if (known.key, known.value) == (content.key, content.value or b"") else None
         for attempt in self._failed.get(content, ()):
             sent = attempt.sent
             if (
                 sent in used
+                or sent.transaction is not transaction
                 or sent.outcome is Outcome.ACKNOWLEDGED
                 or not attempt.allows_retry(connection, at_s)
             ):
@@ -420,8 +439,11 @@ class _Observer:
             for one in topic.partitions
             if one.error_code == ErrorCode.NONE
         }
-        # An administrator sets offsets without a generation, and reads nothing.
-        is_reset = request.generation_id_or_member_epoch < 0 and exchange.client_id not in self._positions
+        # An administrator sets offsets without a generation, and reads nothing. Its client id may be the
+        # default of its library, which consumers have, too.
+        is_reset = request.generation_id_or_member_epoch < 0 and (
+            exchange.client_id not in self._positions or request.group_id in self._managed_groups
+        )
         for topic in request.topics:
             name = _topic(exchange, topic.name, topic.topic_id)
             self._seen.commits[request.group_id] += [
@@ -434,6 +456,18 @@ class _Observer:
                 for one in topic.partitions
                 if (name, one.partition_index) in accepted
             ]
+
+    def _observe_committed(self, exchange: Exchange, request: Any, response: Any) -> None:
+        # Up to version 7, a request is for one group.
+        groups = [(group.group_id, group.topics) for group in response.groups]
+        for group_id, topics in groups or [(request.group_id, response.topics)]:
+            first_offsets = self._seen.first_offsets[group_id]
+            for topic in topics:
+                name = _topic(exchange, topic.name, getattr(topic, "topic_id", ZERO_UUID))
+                for one in topic.partitions:
+                    if one.error_code == ErrorCode.NONE:
+                        partition = name, one.partition_index
+                        first_offsets.setdefault(partition, max(0, one.committed_offset))
 
 
 class _Producers:

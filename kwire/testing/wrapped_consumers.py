@@ -47,6 +47,10 @@ class WrappedConsumer(WrappedClient):
             self._kwire_next.pop(partition, None)
         self._kwire_seen.add_ownership(self._kwire_group, self._kwire_name, several, assigned=False)
 
+    def _kwire_release(self) -> None:
+        """Record that the consumer gives up all partitions. Not every client calls its listener then."""
+        self._kwire_revoked(self._kwire_inner.assignment())
+
     def _kwire_committed(self, offsets: Mapping[Partition, int]) -> None:
         for partition, offset in offsets.items():
             self._kwire_seen.add_commit(self._kwire_group, partition, offset)
@@ -82,6 +86,11 @@ class _ListenerConsumer(WrappedConsumer):
         return self._kwire_inner.subscribe(
             topics=topics, pattern=pattern, listener=self._kwire_listener(listener)
         )
+
+    def unsubscribe(self) -> Any:
+        """Leave the group."""
+        self._kwire_release()
+        return self._kwire_inner.unsubscribe()
 
     def assign(self, partitions: Any) -> Any:
         """Assign partitions without a group."""
@@ -189,6 +198,14 @@ class AiokafkaConsumer(_ListenerConsumer):
         found = await self._kwire_inner.getmany(*partitions, **kwargs)
         self._kwire_read(_read(one) for several in found.values() for one in several)
         return found
+
+    async def stop(self) -> None:
+        """Leave the group, and close the consumer."""
+        self._kwire_release()
+        await self._kwire_inner.stop()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self.stop()
 
     def __aiter__(self) -> Any:
         self._kwire_inner.__aiter__()

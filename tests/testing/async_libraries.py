@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
@@ -69,3 +70,20 @@ LIBRARIES = {
         lambda program: anyio.run(program, backend="trio"), cancel_anyio_after, gather_anyio
     ),
 }
+
+
+def run_async(program: Program) -> None:
+    """Run a coroutine in a thread of its own: the test runner may have an event loop in this one."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(program())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not errors, errors
+    assert not thread.is_alive()

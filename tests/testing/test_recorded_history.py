@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final
@@ -23,6 +21,7 @@ from kwire.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from kwire.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.testing.async_libraries import run_async
 from tests.testing.peer import Peer
 
 # Each test imports its clients: importing kafka-python calls deprecated functions of Python.
@@ -59,23 +58,6 @@ def broker(shared: Broker) -> Iterator[Broker]:
 
 def kinds(history: History) -> list[str]:
     return sorted({one.kind for one in history.anomalies(at_least_once=False)})
-
-
-def run_async(program: Callable[[], Any]) -> None:
-    """Run a coroutine in a thread of its own: the test runner may have an event loop in this one."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            asyncio.run(program())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert not errors, errors
-    assert not thread.is_alive()
 
 
 # --- producers
