@@ -233,3 +233,67 @@ def test_unexpected_exception_inside_the_broker_fails_the_test(
         ["*unexpected exception inside the broker*", "*Handling request *ListGroups*"]
     )
     result.stdout.fnmatch_lines(["*KeyError: 'planted'*"])
+
+
+def test_unexpected_exception_in_the_child_process_fails_the_test(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        from textwrap import dedent
+
+        from kwire.testing import Broker
+
+        PLANT = dedent('''
+            from kwire.broker.api.groups import administration
+
+            def fail(*args):
+                raise KeyError("planted")
+
+            administration.original, administration.list_groups = administration.list_groups, fail
+        ''')
+        REPAIR = dedent('''
+            from kwire.broker.api.groups import administration
+
+            administration.list_groups = administration.original
+        ''')
+
+        class Code:
+            # The child process executes the code when it decodes this object.
+            def __init__(self, code):
+                self.code = code
+
+            def __reduce__(self):
+                return exec, (self.code,)
+
+        def break_it(broker):
+            from kwire.client.cluster_client import ClusterClient
+            from kwire.testing.blocking_client import parse_address
+            from kwire.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+
+            broker._embedded._call("is_running", Code(PLANT))
+            servers = [parse_address(broker.bootstrap_servers)]
+            client = ClusterClient(servers, client_id="billing", timeout_seconds=5)
+            assert client.send(ListGroupsRequest(), ListGroupsResponse).error_code == -1
+            client.close()
+            broker._embedded._call("is_running", Code(REPAIR))
+
+        def test_it(kwire):
+            break_it(kwire)
+
+        def test_own(kwire_broker):
+            break_it(kwire_broker)
+
+        def test_without_a_fixture():
+            with Broker(process="child") as broker:
+                break_it(broker)
+
+        def test_next(kwire):
+            kwire.topics()
+        """,
+        process="child",
+    )
+    result.assert_outcomes(passed=1, failed=3)
+    result.stdout.fnmatch_lines(
+        ["*unexpected exception inside the broker*", "*Handling request *ListGroups*'billing'*"]
+    )
+    result.stdout.fnmatch_lines(["*in _reply", "*KeyError: 'planted'*"])
