@@ -6,12 +6,15 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from interop.brokers import ApacheKafka, start_tool
+from interop.certificates import Certificates
 from interop.cluster.nodes import KAFKA, Cluster
+from interop.test_command_line_security import Secured
 from interop.tools import TOOLS, run
 from kwire.testing import ApiName, Proxy, TopicPartition
 
@@ -192,3 +195,64 @@ def test_java_producer_follows_leader_changes_through_the_proxy(only: str) -> No
             }
             assert len(advertised) == 3, "each broker has one address"
             assert {(one["node_id"], one["port"]) for one in moved()} <= advertised
+
+
+def test_clients_authenticate_through_the_proxy_to_a_listener_with_sasl_ssl(
+    only: str, tmp_path: Path
+) -> None:
+    """Clients connect to the proxy without TLS. The proxy connects to the broker over TLS."""
+    if only == "kwire":
+        pytest.skip("needs Apache Kafka")
+    from confluent_kafka import Consumer, Producer
+    from kafka import KafkaProducer
+    from kafka.errors import KafkaError
+
+    secured = Secured(ApacheKafka, tmp_path, Certificates(tmp_path))
+    secured.broker.start()
+    try:
+        properties = secured.login("SASL_SSL")
+        with Proxy(f"127.0.0.1:{secured.ports['SASL_SSL']}", properties=properties, timeout_s=30) as proxy:
+            topic, group = proxy.new_topic(partitions=2), proxy.new_name("group")
+            dropped = proxy.faults.drop_response("Produce", topic=topic)
+            login = {
+                "security_protocol": "SASL_PLAINTEXT",
+                "sasl_mechanism": "PLAIN",
+                "sasl_plain_username": "alice",
+                "bootstrap_servers": proxy.bootstrap_servers,
+            }
+            kafka_python = KafkaProducer(**login, sasl_plain_password="alice-secret")
+            kafka_python.send(topic, b"x" * 300_000, partition=0).get(30)
+            kafka_python.close()
+            assert dropped.hits == 1
+            java = tmp_path / "java.properties"
+            lines = {**properties, "security.protocol": "SASL_PLAINTEXT"}.items()
+            java.write_text("".join(f"{key}={value}\n" for key, value in lines))
+            server = ("--bootstrap-server", proxy.bootstrap_servers, "--topic", topic)
+            produced = run(PRODUCER, *server, "--command-config", str(java), stdin="from Java\n")
+            assert produced.status == 0, produced
+            config = {
+                "bootstrap.servers": proxy.bootstrap_servers,
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "alice",
+                "sasl.password": "alice-secret",
+            }
+            producer = Producer({**config, "enable.metrics.push": False})
+            producer.produce(topic, b"from librdkafka")
+            assert producer.flush(30) == 0
+            consumer = Consumer({**CONFLUENT, **config, "group.id": group, "enable.auto.commit": False})
+            consumer.subscribe([topic])
+            values: list[Any] = []
+            deadline = time.monotonic() + 60
+            while len(values) < 3 and time.monotonic() < deadline:
+                message = consumer.poll(1)
+                values += [message.value()] if message is not None and message.error() is None else []
+            consumer.commit(asynchronous=False)
+            consumer.close()
+            assert sorted(values, key=len) == [b"from Java", b"from librdkafka", b"x" * 300_000]
+            assert proxy.lag(group, topic) == 0
+            assert "alice-secret" not in str(proxy.requests)
+            with pytest.raises(KafkaError):
+                KafkaProducer(**login, sasl_plain_password="wrong", bootstrap_timeout_ms=3_000)
+    finally:
+        secured.broker.discard()
