@@ -39,14 +39,14 @@ class StateReader:
         existing = self._client.topics()
         found = existing if names is None else [name for name in existing if name in names]
         lines = list(self._until_deadline(found[:MAX_TOPICS], self._topic))
-        return _joined(lines, len(found) - MAX_TOPICS, "topic")
+        return joined(lines, len(found) - MAX_TOPICS, "topic")
 
     def groups(self, names: Sequence[str] | None) -> str:
         """Describe these groups as far as they exist, or all groups."""
         existing = list(list_groups(self._cluster))
         found = existing if names is None else [name for name in existing if name in names]
         lines = list(self._until_deadline(found[:MAX_GROUPS], self._group))
-        return _joined(lines, len(found) - MAX_GROUPS, "group")
+        return joined(lines, len(found) - MAX_GROUPS, "group")
 
     def _until_deadline(self, names: Sequence[str], describe: object) -> Iterator[str]:
         assert callable(describe)
@@ -72,7 +72,7 @@ class StateReader:
             first = max(starts[one], ends[one] - left)
             records = list(self._client.records(topic, one.partition, first, committed=False))
             left -= min(left, len(records))
-            yield from (f"  {_describe_record(record)}" for record in records)
+            yield from (f"  {describe_record(record)}" for record in records)
         if len(ends) > MAX_PARTITIONS:
             yield f"{topic}: and {plural(len(ends) - MAX_PARTITIONS, 'more partition')}"
 
@@ -92,12 +92,14 @@ class StateReader:
             yield f"  and committed offsets of {plural(len(committed) - MAX_PARTITIONS, 'more partition')}"
 
 
-def _joined(lines: Sequence[str], left_off: int, noun: str) -> str:
+def joined(lines: Sequence[str], left_off: int, noun: str) -> str:
+    """Join lines, with a last line if some topics or groups are left off."""
     more = [f"and {plural(left_off, f'more {noun}')}"] if left_off > 0 else []
     return "\n".join([*lines, *more])
 
 
-def _describe_record(record: Record) -> str:
+def describe_record(record: Record) -> str:
+    """Describe the offset, key and value of a record."""
     return f"{record.offset}: {format_value(record.key, MAX_VALUE)} = {format_value(record.value, MAX_VALUE)}"
 
 

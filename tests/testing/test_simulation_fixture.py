@@ -56,6 +56,49 @@ def test_topic_and_group_are_names_of_the_simulated_cluster(pytester: pytest.Pyt
     result.assert_outcomes(passed=4)
 
 
+def test_report_shows_committed_records_and_offsets(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+        from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+        async def bill(servers, topic, group):
+            async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
+                for value in (b"first", b"second"):
+                    await producer.send_and_wait(topic, value, key=b"bill")
+            async with AIOKafkaConsumer(
+                topic, group_id=group, bootstrap_servers=servers, auto_offset_reset="earliest",
+                enable_auto_commit=False,
+            ) as consumer:
+                await consumer.getone()
+                await consumer.commit()
+
+        @pytest.mark.kwire_simulation(seeds=[7], faults=False)
+        def test_bill(kwire_topic, kwire_group, kwire_simulation):
+            kwire_simulation.create_topic("other", partitions=2)
+            kwire_simulation.run(bill(kwire_simulation.bootstrap_servers, kwire_topic, kwire_group))
+            assert kwire_simulation.seed == 8
+        """,
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*--- the program has ended",
+            "--- topics and groups at *.* s",
+            "other-0: offsets 0 to 0",
+            "other-1: offsets 0 to 0",
+            "test_bill-seed-7--1-0: offsets 0 to 2",
+            "  0: 'bill' = 'first'",
+            "  1: 'bill' = 'second'",
+            "group test_bill-seed-7--2:",
+            "  test_bill-seed-7--1-0: committed offset 1, end offset 2, lag 1",
+            "reproduce: *",
+        ],
+        consecutive=True,
+    )
+
+
 def test_unsupported_clients_fail_in_time(pytester: pytest.Pytester) -> None:
     began_s = time.monotonic()
     result = run(

@@ -383,16 +383,25 @@ class SimulatedCluster:
         return topics[name]
 
     def report(self) -> str:
-        """Return the seed and the end of the transcript as text."""
+        """Return the seed, the end of the transcript, and the committed records and offsets as text."""
+        from kwire.testing.simulated.cluster_contents import describe_contents
+
         lines = self._environment.transcript
         more = (
             [f"({plural(len(lines) - MAX_LINES_SHOWN, 'earlier line')})"]
             if len(lines) > MAX_LINES_SHOWN
             else []
         )
-        last = [] if self._was_connected_to else [NO_CONNECTION_HINT]
+        contents = describe_contents(self._environment, self._oracle)
         return "\n".join(
-            [f"kwire simulation with seed {self.seed}:", *more, *lines[-MAX_LINES_SHOWN:], *last]
+            [
+                f"kwire simulation with seed {self.seed}:",
+                *more,
+                *lines[-MAX_LINES_SHOWN:],
+                *([f"--- topics and groups at {self.now_s:.3f} s"] if contents else []),
+                *contents,
+                *([] if self._was_connected_to else [NO_CONNECTION_HINT]),
+            ]
         )
 
 
