@@ -376,7 +376,7 @@ def rebalance_kafka_python(broker: Broker, history: History, topic: str) -> None
         consumer.subscribe([topic], listener=Listener())
         consumers.append(consumer)
         broker.wait_until(
-            lambda: [one.poll(50) for one in consumers] and all(one.assignment() for one in consumers)
+            lambda: [one.poll(500) for one in consumers] and all(one.assignment() for one in consumers)
         )
         for one in consumers:
             one.poll(200)
