@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 SPARK_READY := interop/target/venv/.complete
 OLDEST_SPARK := 4.0.0
 OLDEST_SPARK_READY := interop/target/venv-$(OLDEST_SPARK)/.complete
-SOURCES := kwire simulation interop bench tests docs/site
+SOURCES := kwire simulation interop bench tests docs/site recipes
 # The benchmarks run only on Linux.
 MACOS_SOURCES := $(filter-out bench,$(SOURCES))
 MKDOCS := env NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -94,6 +94,13 @@ check: $(READY) ## run what every change must pass: format, lint, spelling, type
 	try docs $(MKDOCS) --quiet; \
 	try tests $(BIN)/python -m pytest --quiet $(PARALLEL) tests/; \
 	if [ -n "$$failed" ]; then echo "failed: $${failed#, }" >&2; exit 1; fi
+
+# Set to the Python of an environment with the packages that the recipes in recipes/frameworks need.
+RECIPES_PYTHON := $(BIN)/python
+
+.PHONY: recipes
+recipes: $(READY) ## run all recipes of the documentation, also those that need frameworks
+	RECIPES_PYTHON=$(abspath $(RECIPES_PYTHON)) $(BIN)/python -m pytest $(PARALLEL) tests/recipes $(ARGS)
 
 # The version is fixed, because a new one may report more errors.
 .PHONY: pyright
