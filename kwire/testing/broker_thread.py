@@ -12,7 +12,7 @@ from kwire.testing.loop_thread import LoopThread
 if TYPE_CHECKING:
     from kwire.broker.net.loop_events import Wait
     from kwire.broker.net.running_node import RunningNode
-    from kwire.host.clock import Clock
+    from kwire.testing.debugger_clock import DebuggerClock
     from kwire.testing.denials import Denials
     from kwire.testing.disk_space import DiskSpace
     from kwire.testing.faults import Faults
@@ -27,7 +27,7 @@ class BrokerThread(LoopThread):
         self,
         properties: Mapping[str, str],
         *,
-        clock: Clock,
+        clock: DebuggerClock,
         recorder: Recorder,
         faults: Faults,
         denials: Denials,
@@ -46,11 +46,13 @@ class BrokerThread(LoopThread):
         """Start the broker, and run its loop until the broker has shut down."""
         from kwire.broker.config import load
         from kwire.broker.net.running_node import RunningNode
+        from kwire.testing.debugger_clock import StoppedTime
         from kwire.testing.embedded_disk import EmbeddedDisk
 
         disk = EmbeddedDisk(self._disk_space, syncs=self._syncs)
         running = RunningNode(load(None, {}, self._properties), clock=self._clock, disk=disk)
         running.loop.on_exception = self._add_error
+        running.loop.wrap_poller(lambda poller: StoppedTime(poller, running.loop, self._clock))
         try:
             running.loop.run_until(self._run_node(running))
         finally:

@@ -150,6 +150,16 @@ class ChildBroker:
         if self._process is not None:
             self._call("resume")
 
+    def pause_clock(self) -> None:
+        """Stop the clock, until `resume_clock` or the next start."""
+        if self._process is not None:
+            self._call("pause_clock")
+
+    def resume_clock(self) -> None:
+        """Continue the clock."""
+        if self._process is not None:
+            self._call("resume_clock")
+
     def set_disk_full(self, is_full: bool) -> None:
         """Make writes fail, or succeed again."""
         self._call("set_disk_full", is_full)

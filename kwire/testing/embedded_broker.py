@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from kwire.host.system_os import os
 from kwire.testing.broker_thread import START_TIMEOUT_SECONDS, BrokerThread
 from kwire.testing.denials import Denials
 from kwire.testing.disk_space import DiskSpace
@@ -23,8 +24,8 @@ from kwire.testing.users import NODE_LISTENER, client_protocol, listener_setting
 
 if TYPE_CHECKING:
     from kwire.broker.net.running_node import RunningNode
-    from kwire.host.clock import Clock
     from kwire.testing.acl import Denial
+    from kwire.testing.debugger_clock import DebuggerClock
 
 DIRECTORY_KEYS = {"log.dirs", "log.dir", "metadata.log.dir"}
 """Keys that can put a broker's data outside of the directory that `Broker` chooses."""
@@ -51,7 +52,7 @@ class EmbeddedBroker:
         self.faults = Faults()
         self._denials = Denials()
         self._errors = UnexpectedErrors()
-        self.clock: Clock | None = None
+        self.clock: DebuggerClock | None = None
         """The clock of the broker, from the first start to `stop`."""
         self._overrides, self._users, self._tls, self._syncs = overrides, users, tls, syncs
         self._cluster_id: str | None = None
@@ -61,6 +62,8 @@ class EmbeddedBroker:
         self._advancing = threading.Lock()
         self._resumed: OneShotEvent | None = None
         self._disk_space = DiskSpace()
+        self._owner = os.getpid()
+        """The process that has started the thread. A forked process has no such thread."""
 
     @property
     def running(self) -> RunningNode:
@@ -93,8 +96,16 @@ class EmbeddedBroker:
 
     @property
     def is_running(self) -> bool:
-        """Whether the broker has started, and has neither stopped nor failed since."""
-        return self._thread is not None and self._thread.is_alive()
+        """Whether the broker has started, and has neither stopped nor failed since.
+
+        In a forked process, whether it was running at the fork. Clients can connect to it there, too.
+        """
+        return self._thread is not None and (self._is_forked or self._thread.is_alive())
+
+    @property
+    def _is_forked(self) -> bool:
+        """Whether the broker runs in a process that has forked this one."""
+        return self._thread is not None and os.getpid() != self._owner
 
     @property
     def is_responsive(self) -> bool:
@@ -139,6 +150,8 @@ class EmbeddedBroker:
         from kwire.testing.doubles import check_doubles, explain_failure
 
         check_doubles()
+        self._check_owner()
+        self._owner = os.getpid()
         directory = self._reserved.create_directory()
         if "listeners" not in self._overrides:
             self._port = self._port or self._reserved.reserve_port()
@@ -157,11 +170,12 @@ class EmbeddedBroker:
             **self._overrides,
         }
         try:
-            if self.clock is None:
-                from kwire.host.clock import SystemClock
-                from kwire.host.system_time import libc_time_ns
+            if self.clock is not None:
+                self.clock.resume()  # the start needs timers
+            else:
+                from kwire.testing.debugger_clock import DebuggerClock
 
-                self.clock = SystemClock(libc_time_ns)
+                self.clock = DebuggerClock()
                 if self._cluster_id is not None:
                     from kwire.testing.formatting import format_directory
 
@@ -187,7 +201,12 @@ class EmbeddedBroker:
             raise
 
     def stop(self) -> None:
-        """Shut the broker down cleanly, and release what it keeps while it is down."""
+        """Shut the broker down cleanly, and release what it keeps while it is down.
+
+        A forked process leaves the broker to the process that has started it.
+        """
+        if self._is_forked:
+            return
         try:
             self._end_thread(lambda thread: thread.stop(keeps_data=self._keeps_data))
         finally:
@@ -203,6 +222,7 @@ class EmbeddedBroker:
 
     def hang(self) -> None:
         """Suspend the event loop until `resume`."""
+        self._check_owner()
         if self._resumed is not None:
             raise RuntimeError("the broker is already suspended by hang()")
         hanging, resumed = OneShotEvent(), OneShotEvent()
@@ -223,8 +243,19 @@ class EmbeddedBroker:
         if hanging is not None:
             hanging.set()
 
+    def pause_clock(self) -> None:
+        """Stop the clock, until `resume_clock` or the next start."""
+        if self.clock is not None:
+            self.clock.pause()
+
+    def resume_clock(self) -> None:
+        """Continue the clock."""
+        if self.clock is not None:
+            self.clock.resume()
+
     def set_disk_full(self, is_full: bool) -> None:
         """Make writes fail, or succeed again."""
+        self._check_owner()
         self._disk_space.is_full = is_full
 
     def advance(
@@ -238,6 +269,7 @@ class EmbeddedBroker:
         if self._resumed is not None:
             raise RuntimeError("time cannot pass while hang() suspends the broker: call resume() first")
         self.check_alive()
+        self._check_owner()
         running, settled = self.running, OneShotEvent()
         with self._advancing:
             running.loop.call_from_thread(
@@ -259,8 +291,18 @@ class EmbeddedBroker:
         """Whether the data is kept after `stop`."""
         return not self._reserved.is_temporary or not DIRECTORY_KEYS.isdisjoint(self._overrides)
 
+    def _check_owner(self) -> None:
+        """Raise RuntimeError in a forked process: it cannot reach the thread of the broker."""
+        if self._is_forked:
+            raise RuntimeError(
+                "the broker runs in the process that has forked this one, and only that process can change "
+                'it: start a broker in this process, or use Broker(..., process="child")'
+            )
+
     def _end_thread(self, end: Callable[[BrokerThread], None]) -> None:
+        self._check_owner()
         self.resume()
+        self.resume_clock()
         thread, self._thread = self._thread, None
         if thread is not None:
             from kwire.testing.doubles import check_doubles

@@ -24,13 +24,19 @@ STATE_SECONDS: Final = 2.0
 
 
 def report(
-    kafka: EmbeddedKafka, brokers: Mapping[str, Broker], since_s: float, names: Iterable[str], *, is_own: bool
+    kafka: EmbeddedKafka,
+    brokers: Mapping[str, Broker],
+    since_s: float,
+    names: Iterable[str],
+    *,
+    is_own: bool,
+    expects_running: bool = True,
 ) -> Iterator[tuple[str, str]]:
     """Yield the titles and texts of the sections about a broker or cluster. Never raises.
 
     `brokers` are its brokers, by the suffix of their sections. The sections are about the time since
     `since_s`, in seconds since 1970. With `is_own`, they have all topics and groups, and else those that
-    the test has used, and `names`.
+    the test has used, and `names`. With `expects_running`, a section says that a broker is not running.
     """
     for suffix, broker in brokers.items():
         for title, read in (
@@ -43,6 +49,8 @@ def report(
     kept = STARTED_BROKERS.state(kafka)
     if kept is not None:
         yield from kept
+    elif not expects_running and not _is_running(kafka):
+        return  # it has not started, or the test has stopped it
     elif is_own:
         yield from read_state(kafka)
     else:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import os
 import re
-from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +29,7 @@ import pytest
 from kwire.host.platform import IS_SUPPORTED, SENTENCE
 from kwire.testing.failure_traceback import explained
 from kwire.testing.kept_modules import KEPT_MODULES
+from kwire.testing.seeds import DEFAULT_SEEDS, marked_seeds, parse_seeds
 from kwire.testing.started_brokers import STARTED_BROKERS, Sections
 
 if TYPE_CHECKING:
@@ -46,9 +46,6 @@ FEW_PARTITIONS = {"offsets.topic.num.partitions": 4, "transaction.state.log.num.
 MAX_PREFIX_CHARACTERS = 100
 MAX_REQUESTS_SHOWN = 100
 """The maximum number of requests that a failure report shows."""
-
-DEFAULT_SEEDS = 10
-"""The number of seeds of a simulated test, unless its mark or the command line sets them."""
 
 MARK_USAGE = {
     "kwire_broker": (
@@ -76,6 +73,8 @@ MARK_ARGUMENT_TYPES = {
 }
 """Types of the keyword arguments of marks. Seeds are checked separately."""
 
+ERRORS_SECTION = "kwire unexpected errors"
+
 _INVALID_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 
 
@@ -90,6 +89,10 @@ class BrokerData(NamedTuple):
     kafka: EmbeddedKafka
     brokers: Mapping[str, Broker]
     """The brokers, by the suffix of their sections in reports."""
+    config: Mapping[str, object]
+    """The value of `kwire_config` for these brokers."""
+    owner: int
+    """The process that has started the brokers. Processes that pytest-forked forks leave them to it."""
     failed: list[pytest.Item]
 
 
@@ -98,8 +101,9 @@ OWN_BROKERS = pytest.StashKey[list[BrokerData]]()
 SIMULATED_CLUSTER = pytest.StashKey["SimulatedCluster"]()
 """The cluster of a test that has not failed yet."""
 STARTED_AT_S = pytest.StashKey[float]()
-REPORTED = pytest.StashKey[bool]()
-"""Set after the report about brokers that a test has started without fixtures."""
+SECTIONS_FOR_PDB = pytest.StashKey[Sequence[tuple[str, str]]]()
+REPORTED = pytest.StashKey[str]()
+"""The phase of a test ("setup", "call", "teardown") whose failure has been reported."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -113,7 +117,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kwire-seeds",
         metavar="SEEDS",
-        type=_parse_seeds,
+        type=parse_seeds,
         help="seeds of tests that use kwire_simulation: a number of seeds, or a range such as 100-199",
     )
 
@@ -146,7 +150,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marker = metafunc.definition.get_closest_marker("kwire_simulation")
         given = metafunc.config.getoption("--kwire-seeds")
         is_valid = marker is None or not _wrong_argument("kwire_simulation", marker)
-        seeds = list(given or _marked_seeds(marker)) if is_valid else []
+        seeds = list(given or marked_seeds(marker)) if is_valid else []
         ids = [f"seed-{each}" for each in seeds] or ["invalid-mark"]
         metafunc.parametrize("kwire_simulation", seeds or [None], indirect=True, ids=ids)
 
@@ -157,6 +161,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     The clock of pytest may be replaced by then. On systems without a broker, the test fails.
     """
+    _forget_report(item)  # of the last attempt, if pytest-rerunfailures repeats the test
+    item.stash[OWN_BROKERS] = []
     if any(name.startswith("kwire") for name in getattr(item, "fixturenames", ())):
         if not IS_SUPPORTED:
             pytest.fail(SENTENCE, pytrace=False)
@@ -170,18 +176,32 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             _check_mark(item, name)
 
 
+@pytest.hookimpl(trylast=True, specname="pytest_runtest_setup")
+def pytest_runtest_check_shared_config(item: pytest.Item) -> None:
+    """Fail a test that uses `kwire`, but whose `kwire_config` is not that of this broker."""
+    shared, request = _shared_broker_of(item), getattr(item, "_request", None)
+    if shared is None or request is None:
+        return
+    config = request.getfixturevalue("kwire_config")
+    if config != shared.config:
+        pytest.fail(
+            f"kwire_config is {config!r:.200} for this test, but the shared broker of the fixture kwire has "
+            f"started with {shared.config!r:.200}: use the fixture kwire_broker in this test, or override "
+            "kwire_config only in the conftest.py of the test suite",
+            pytrace=False,
+        )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Add the requests, the data directory and the simulation's transcript to the report of a failure.
 
     After a test, also repair the shared broker.
     """
-    shared = (
-        item.config.stash.get(SHARED_BROKER, None) if "kwire" in getattr(item, "fixturenames", ()) else None
-    )
+    shared = _shared_broker_of(item)
     if call.when == "setup":
         item.stash.setdefault(STARTED_AT_S, call.start)
-    elif call.when == "teardown" and shared is not None:
+    elif call.when == "teardown" and shared is not None and shared.owner == os.getpid():
         try:
             _repair(shared.brokers[""])
         except Exception:  # an exception here would end the session with an internal error
@@ -190,11 +210,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if call.excinfo is None:
             call.excinfo = _failure_of(errors)
         else:
-            item.add_report_section(call.when, "kwire unexpected errors", "\n".join(errors))
+            item.add_report_section(call.when, ERRORS_SECTION, "\n".join(errors))
     if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
         return
     if not item.config.getoption("fulltrace", False):
         call.excinfo = explained(item, call.excinfo)
+    reported = item.stash.get(REPORTED, None)
+    if reported == call.when:
+        _forget_report(item)  # of another subtest of this test
+    elif reported is not None:
+        return  # now the teardown has failed, too
+    item.stash[REPORTED] = call.when
     simulated = item.stash.get(SIMULATED_CLUSTER, None)
     if simulated is not None:
         del item.stash[SIMULATED_CLUSTER]
@@ -203,13 +229,37 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         )
     own = item.stash.get(OWN_BROKERS, [])
     for data in (*([shared] if shared is not None else []), *own):
-        if item in data.failed:
-            continue  # already in the report, and now the teardown failed too
         data.failed.append(item)
-        _report(item, call.when, data.kafka, data.brokers, is_own=data in own)
-        item.add_report_section(call.when, "kwire data", f"kept in {data.directory}")
+        _report(item, call.when, data.kafka, data.brokers, is_own=data in own, is_fixture=True)
+        if data.owner == os.getpid():
+            item.add_report_section(call.when, "kwire data", f"kept in {data.directory}")
     _report_direct_brokers(item, call.when)
     STARTED_BROKERS.take_errors()  # of requests of the report itself
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector, report: pytest.TestReport) -> None:
+    """Keep the sections of a report for `pytest_enter_pdb`: with `--pdb`, pytest does not show them."""
+    if isinstance(node, pytest.Item) and node.config.getoption("usepdb", False):
+        node.config.stash[SECTIONS_FOR_PDB] = [
+            section for section in report.sections if section[0].startswith("Captured kwire ")
+        ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_enter_pdb(config: pytest.Config) -> None:
+    """Show the sections of a failure. Stop the clocks of all brokers while pdb has stopped the test."""
+    terminal = config.get_terminal_writer()
+    for title, text in config.stash.get(SECTIONS_FOR_PDB, []):
+        terminal.sep("-", title)
+        terminal.line(text)
+    config.stash[SECTIONS_FOR_PDB] = []
+    STARTED_BROKERS.pause_clocks()
+
+
+def pytest_leave_pdb() -> None:
+    """Continue the clocks."""
+    STARTED_BROKERS.resume_clocks()
 
 
 @pytest.fixture(scope="session")
@@ -241,7 +291,7 @@ def kwire(
     pytestconfig: pytest.Config,
 ) -> Iterator[Broker]:
     """Share one broker among all tests of the session."""
-    data = _new_broker("kwire", tmp_path_factory, {**FEW_PARTITIONS, **kwire_config}, process=_kwire_process)
+    data = _new_broker("kwire", tmp_path_factory, FEW_PARTITIONS, kwire_config, process=_kwire_process)
     broker = data.brokers[""]
     with broker:
         pytestconfig.stash[SHARED_BROKER] = data
@@ -262,7 +312,8 @@ def kwire_broker(
     data = _new_broker(
         f"kwire-{_name_of(request)}",
         tmp_path_factory,
-        {**FEW_PARTITIONS, **kwire_config, **config},
+        FEW_PARTITIONS,
+        {**kwire_config, **config},
         **{"process": _kwire_process, **others},
     )
     broker = data.brokers[""]
@@ -287,7 +338,7 @@ def kwire_cluster(
         brokers: Mapping[str, Broker] = {
             f" of broker {node_id}": broker for node_id, broker in cluster.brokers.items()
         }
-        data = BrokerData(directory, cluster, brokers, [])
+        data = BrokerData(directory, cluster, brokers, kwire_config, os.getpid(), [])
         request.node.stash.setdefault(OWN_BROKERS, []).append(data)
         yield cluster
     _remove_data(data)
@@ -338,23 +389,49 @@ def _read_state(kafka: EmbeddedKafka) -> Sections:
     return read_state(kafka)
 
 
+def _shared_broker_of(item: pytest.Item) -> BrokerData | None:
+    """Return the shared broker if it has started, and the test uses it by the fixture `kwire`."""
+    shared = item.config.stash.get(SHARED_BROKER, None)
+    if shared is None or "kwire" not in getattr(item, "fixturenames", ()):
+        return None
+    used = (getattr(item, "funcargs", None) or {}).get("kwire", shared.kafka)
+    return shared if used is shared.kafka else None  # a suite may have its own fixture of this name
+
+
+def _forget_report(item: pytest.Item) -> None:
+    """Remove the sections of an earlier failure of this test, which pytest would show again."""
+    item.stash.setdefault(REPORTED, "")
+    del item.stash[REPORTED]
+    sections: list[tuple[str, str, str]] = getattr(item, "_report_sections", [])
+    kept = [one for one in sections if not one[1].startswith("kwire ") or one[1] == ERRORS_SECTION]
+    sections[:] = kept
+
+
 def _report(
-    item: pytest.Item, when: str, kafka: EmbeddedKafka, brokers: Mapping[str, Broker], *, is_own: bool
+    item: pytest.Item,
+    when: str,
+    kafka: EmbeddedKafka,
+    brokers: Mapping[str, Broker],
+    *,
+    is_own: bool,
+    is_fixture: bool,
 ) -> None:
-    """Add the sections about a broker or cluster to the report of a failed test."""
+    """Add the sections about a broker or cluster to the report of a failed test.
+
+    If it is not running, this is worth a section only where a fixture should have kept it running.
+    """
     from kwire.testing.failure_report import report
 
     given = getattr(item, "funcargs", {})
     names = [given[name] for name in ("kwire_topic", "kwire_group") if isinstance(given.get(name), str)]
-    for title, text in report(kafka, brokers, item.stash[STARTED_AT_S], names, is_own=is_own):
+    expects_running = is_fixture and when == "call"
+    since_s = item.stash[STARTED_AT_S]
+    for title, text in report(kafka, brokers, since_s, names, is_own=is_own, expects_running=expects_running):
         item.add_report_section(when, title, text)
 
 
 def _report_direct_brokers(item: pytest.Item, when: str) -> None:
-    """Report the brokers and clusters that the test has started without a fixture of kwire, once."""
-    if REPORTED in item.stash:
-        return
-    item.stash[REPORTED] = True
+    """Report the brokers and clusters that the test has started without a fixture of kwire."""
     data = [*item.stash.get(OWN_BROKERS, []), item.config.stash.get(SHARED_BROKER, None)]
     known = [one.kafka for one in data if one is not None]
     for kafka in STARTED_BROKERS.all():
@@ -365,7 +442,7 @@ def _report_direct_brokers(item: pytest.Item, when: str) -> None:
         named: dict[str, Any] = {"": kafka}
         if brokers is not None:
             named = {f" of broker {key}": one for key, one in brokers.items()}
-        _report(item, when, kafka, named, is_own=is_own)
+        _report(item, when, kafka, named, is_own=is_own, is_fixture=False)
 
 
 def _check_mark(item: pytest.Item, name: str) -> None:
@@ -401,39 +478,12 @@ def _wrong_argument(name: str, mark: pytest.Mark) -> str:
     return others[0] if others else ""
 
 
-def _marked_seeds(mark: pytest.Mark | None) -> Sequence[int]:
-    """Return the seeds of a simulated test's mark. The result is empty if they are invalid."""
-    marked = DEFAULT_SEEDS if mark is None else mark.kwargs.get("seeds", DEFAULT_SEEDS)
-    if isinstance(marked, int):
-        return range(marked)
-    try:
-        seeds = list(marked)
-    except TypeError:
-        return []
-    return seeds if all(isinstance(seed, int) for seed in seeds) else []
-
-
 def _mark_arguments(request: pytest.FixtureRequest, name: str) -> tuple[Mapping[str, object], dict[str, Any]]:
     """Return the broker configs and the keyword arguments of a mark."""
     marker = request.node.get_closest_marker(name)
     if marker is None:
         return {}, {}
     return marker.args[0] if marker.args else {}, dict(marker.kwargs)
-
-
-def _parse_seeds(wanted: str) -> range:
-    """Parse `--kwire-seeds`: a number of seeds, or a range such as 100-199.
-
-    Raises ArgumentTypeError if the value is invalid or has no seeds.
-    """
-    first, is_range, last = wanted.partition("-")
-    try:
-        seeds = range(int(first), int(last) + 1) if is_range else range(int(wanted))
-    except ValueError:
-        seeds = range(0)
-    if not seeds:
-        raise ArgumentTypeError(f"{wanted!r}: pass a number of seeds, or a range such as 100-199")
-    return seeds
 
 
 def _rerun_instructions(item: pytest.Item) -> str:
@@ -454,6 +504,7 @@ def _rerun_instructions(item: pytest.Item) -> str:
 def _new_broker(
     name: str,
     tmp_path_factory: pytest.TempPathFactory,
+    defaults: Mapping[str, object],
     config: Mapping[str, object],
     *,
     process: Process,
@@ -470,9 +521,16 @@ def _new_broker(
 
     directory = _new_directory(tmp_path_factory, name)
     broker = Broker(
-        config, users=users, tls=tls, acls=acls, log_dir=directory, sync=False, process=process, **limits
+        {**defaults, **config},
+        users=users,
+        tls=tls,
+        acls=acls,
+        log_dir=directory,
+        sync=False,
+        process=process,
+        **limits,
     )
-    return BrokerData(directory, broker, {"": broker}, [])
+    return BrokerData(directory, broker, {"": broker}, config, os.getpid(), [])
 
 
 def _new_directory(tmp_path_factory: pytest.TempPathFactory, name: str) -> str:
@@ -483,7 +541,7 @@ def _new_directory(tmp_path_factory: pytest.TempPathFactory, name: str) -> str:
 
 
 def _remove_data(data: BrokerData) -> None:
-    if not data.failed:
+    if not data.failed and data.owner == os.getpid():
         from kwire.testing.temporary_directory import remove_directory
 
         remove_directory(data.directory)

@@ -52,6 +52,20 @@ class StartedBrokers:
                 taken += one._take_errors()
         return taken
 
+    def pause_clocks(self) -> None:
+        """Stop the clocks of all brokers, so that nothing expires while a debugger has stopped the test."""
+        self._change_clocks("pause_clock")
+
+    def resume_clocks(self) -> None:
+        """Continue the clocks of all brokers."""
+        self._change_clocks("resume_clock")
+
+    def _change_clocks(self, method: str) -> None:
+        for one in self.all():
+            for broker in getattr(one, "brokers", {1: one}).values():
+                with suppress(Exception):  # as in `take_errors`
+                    getattr(broker._embedded, method)()
+
     def all(self) -> list[Any]:
         """Return the brokers and clusters, in the order of their starts."""
         return sorted(self._started_at_s, key=self.started_at_s)

@@ -43,7 +43,14 @@ from kwire.host.host import InternodeTime, NoPeers, Peers, Timer
 from kwire.host.internode_clock import InternodeClock
 from kwire.host.loggers import NodeLogger
 from kwire.host.periodic_checks import PeriodicChecks
-from kwire.host.platform.events import READABLE, new_poller, open_wakeup, read_wakeup, write_wakeup
+from kwire.host.platform.events import (
+    READABLE,
+    Poller,
+    new_poller,
+    open_wakeup,
+    read_wakeup,
+    write_wakeup,
+)
 from kwire.host.random_streams import RandomStreams
 from kwire.host.system_os import os
 from kwire.host.system_time import perf_counter
@@ -132,6 +139,15 @@ class Loop:
         self.watch(self._woken_fd, READABLE, self._woken)
         self._handlers[self._timer.fd] = self._timer_expired
         self.clock.on_jump = self._clock_jumped
+
+    @property
+    def armed_ms(self) -> int | None:
+        """The time of `clock` in ms at which the poller's timer expires, or None."""
+        return self._armed_ms
+
+    def wrap_poller(self, wrap: Callable[[Poller], Poller]) -> None:
+        """Wait with `wrap(poller)` from now on. Tests can measure the waits with it."""
+        self._poller = wrap(self._poller)
 
     # --- descriptors
 
