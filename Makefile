@@ -73,6 +73,22 @@ test-portable: $(READY) ## run the tests on an imitation of macOS, package by pa
 	done; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
+# pytest-forked does not work with the newest pytest, so its tests run only here.
+OLDER_PYTEST := 7.4.4 8.4.2
+PYTEST_PLUGINS := pytest-asyncio pytest-forked pytest-randomly pytest-repeat pytest-rerunfailures pytest-trio pytest-xdist
+.PHONY: test-older-pytest
+test-older-pytest: $(READY) ## run the tests of the pytest plugin with older versions of pytest
+	@failed=""; \
+	for version in $(OLDER_PYTEST); do \
+		echo "== pytest $$version"; \
+		$(BIN)/uv pip install --quiet --python $(BIN)/python --target target/pytest-$$version \
+			pytest==$$version $(PYTEST_PLUGINS); \
+		PYTHONPATH=$(CURDIR)/target/pytest-$$version $(BIN)/python -m pytest --quiet $(PARALLEL) \
+			$(addprefix tests/testing/,test_runs.py test_debugged_runs.py test_plugin.py test_failure_report.py) \
+			$(ARGS) || failed="$$failed $$version"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+
 .PHONY: docs
 docs: $(READY) ## build the documentation site in target/site
 	$(MKDOCS)
