@@ -1,4 +1,4 @@
-"""Test suites of users in parallel, repeated, random and forked runs, which docs/test-plugins.md describes."""
+"""Users' test suites in parallel, repeated, random and forked runs (docs/test-plugins.md)."""
 
 from __future__ import annotations
 
