@@ -12,6 +12,7 @@ READY := $(VENV)/.ready
 SPARK_READY := interop/target/venv/.complete
 OLDEST_SPARK := 4.0.0
 OLDEST_SPARK_READY := interop/target/venv-$(OLDEST_SPARK)/.complete
+RECIPES_READY := target/recipes-venv/.ready
 SOURCES := kwire simulation interop bench tests docs/site recipes
 # The benchmarks run only on Linux.
 MACOS_SOURCES := $(filter-out bench,$(SOURCES))
@@ -111,12 +112,22 @@ check: $(READY) ## run what every change must pass: format, lint, spelling, type
 	try tests $(BIN)/python -m pytest --quiet $(PARALLEL) tests/; \
 	if [ -n "$$failed" ]; then echo "failed: $${failed#, }" >&2; exit 1; fi
 
-# Set to the Python of an environment with the packages that the recipes in recipes/frameworks need.
-RECIPES_PYTHON := $(BIN)/python
-
+# The recipe for Spark fetches the Kafka connector from Maven Central, into Spark's own cache.
 .PHONY: recipes
-recipes: $(READY) ## run all recipes of the documentation, also those that need frameworks
-	RECIPES_PYTHON=$(abspath $(RECIPES_PYTHON)) $(BIN)/python -m pytest $(PARALLEL) tests/recipes $(ARGS)
+recipes: $(READY) ## run all recipes of the documentation, also those that need frameworks (Java 17)
+	@command -v java >/dev/null || { \
+		echo "make recipes needs Java 17 or newer on the PATH (Debian: apt-get install openjdk-17-jre-headless)." >&2; \
+		exit 1; }
+	@$(MAKE) --no-print-directory $(RECIPES_READY)
+	RECIPES_PYTHON=$(abspath $(RECIPES_READY:.ready=bin/python)) \
+		$(BIN)/python -m pytest $(PARALLEL) tests/recipes $(ARGS)
+
+# The frameworks need other versions of the clients than the tests, so they have their own virtual environment.
+$(RECIPES_READY): requirements/recipes.lock | $(READY)
+	@echo "Installing the frameworks of the recipes into $(@D). This is done once."
+	@[ -x $(@D)/bin/python ] || $(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
 
 # The version is fixed, because a new one may report more errors.
 .PHONY: pyright
@@ -227,6 +238,7 @@ lock: $(READY) ## pin the newest versions that pyproject.toml allows
 	$(COMPILE) --upgrade --group oldest --no-deps --output-file requirements/oldest.lock
 	$(COMPILE) --upgrade --extra spark --output-file requirements/spark.lock pyproject.toml
 	$(COMPILE) --upgrade --extra spark --group spark-oldest --output-file requirements/spark-oldest.lock pyproject.toml
+	$(COMPILE) --upgrade --group recipes --output-file requirements/recipes.lock pyproject.toml
 	@! grep -nE '^-|://' requirements/*.lock || { echo "a lock file names an index or a path." >&2; exit 1; }
 
 .PHONY: clean
