@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 IGNORED: Final = {
     "advertised.listeners",
-    "broker.id",
     "control.plane.listener.name",
     "controller.listener.names",
     "controller.quorum.voters",
@@ -26,13 +25,12 @@ IGNORED: Final = {
     "log.dir",
     "log.dirs",
     "metadata.log.dir",
-    "node.id",
     "process.roles",
     "sasl.mechanism.inter.broker.protocol",
     "security.inter.broker.protocol",
     "zookeeper.connect",
 }
-"""Configs of listeners, directories and node roles in a container. They have no effect on the broker."""
+"""Configs of listeners, directories and roles in a container. They have no effect on the broker."""
 CERTIFICATE: Final = re.compile(r"(?:.+\.)?ssl\.(?:keystore|truststore|key)\..+")
 """Matches the configs of certificates, also those of Confluent's images."""
 AUTHORIZER: Final = "authorizer.class.name"

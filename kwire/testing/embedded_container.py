@@ -101,7 +101,7 @@ class EmbeddedContainer:
     def with_env(self, key: str, value: object) -> Self:
         """Set a broker config, such as `KAFKA_NUM_PARTITIONS`.
 
-        Configs of listeners, directories and node roles have no effect, except that `KAFKA_LISTENERS` and
+        Configs of listeners, directories and roles have no effect, except that `KAFKA_LISTENERS` and
         `KAFKA_LISTENER_SECURITY_PROTOCOL_MAP` set the security protocol of the port for clients.
         """
         self.env[key] = str(value)

@@ -152,6 +152,12 @@ def test_container_uses_settings_and_cluster_id_but_not_paths_and_listeners(proc
         assert len(kafka.broker.end_offsets("made")) == 2
 
 
+@pytest.mark.parametrize("variable", ["KAFKA_NODE_ID", "KAFKA_BROKER_ID"])
+def test_container_uses_the_node_id(variable: str) -> None:
+    with KafkaContainer().with_env(variable, 0) as kafka, Peer(kafka.broker) as peer:
+        assert [one.node_id for one in peer.request(MetadataRequest(topics=[]), 12).brokers] == [0]
+
+
 def test_with_kraft_sets_the_cluster_id_of_testcontainers() -> None:
     with KafkaContainer().with_kraft() as kafka:
         assert cluster_id_of(kafka) == CLUSTER_ID == kafka.cluster_id

@@ -441,6 +441,11 @@ class BrokerConfig:
                 )
 
     def _check_consistency(self) -> None:
+        if self._state.values["broker.id"] != self.node_id:
+            raise ConfigError(
+                f"node.id is {self.node_id}, and broker.id is {self._state.values['broker.id']}: "
+                "set both to the same value, or only node.id"
+            )
         check_roles(self._state, self.node_id)
         for name in self.controller_listener_names if self.is_controller else ():
             if name not in (names := [listener.name for listener in self._listeners]):

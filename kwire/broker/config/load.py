@@ -108,6 +108,9 @@ def load(
         settings[name] = value
     if properties is None:
         _name_controller_listener(settings, overrides)
+        given = environment_settings(environ).keys() | overrides.keys()
+        if "broker.id" in given and "node.id" not in given:
+            del settings["node.id"]  # the default must not contradict the synonym of this key
     if unprotected := unprotected_settings(settings):
         fault = f"{UNPROTECTED}: {', '.join(unprotected)}"
         if not accept_unprotected:

@@ -55,6 +55,18 @@ def test_environment_and_flags_override_the_single_broker_profile() -> None:
     assert load(None, environ, {name: "8"}).group_initial_rebalance_delay_ms == 8
 
 
+def test_broker_id_replaces_the_default_node_id() -> None:
+    assert load(None, {}, {"broker.id": "7"}).node_id == 7
+    assert load(None, {"KAFKA_BROKER_ID": "7"}, {}).node_id == 7
+    assert load(None, {"KAFKA_BROKER_ID": "7"}, {"node.id": "7"}).node_id == 7
+
+
+def test_broker_id_must_equal_node_id(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^node\.id is 7, and broker\.id is 8: "):
+        from_file(tmp_path, f"{SERVER_PROPERTIES}broker.id=8\n")
+    assert from_file(tmp_path, f"{SERVER_PROPERTIES}broker.id=7\n").node_id == 7
+
+
 def test_a_server_properties_file_of_kafka_is_accepted_unchanged(tmp_path: Path) -> None:
     config = from_file(tmp_path, SERVER_PROPERTIES)
     assert config.node_id == 7
