@@ -112,6 +112,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Compares the names of certificates and principals with those of Java, without a broker.
     "interop.test_certificate_names": {"interop", "kwire.broker.security"},
     # It compares kwire's decisions with those of Apache Kafka's class.
+    "interop.test_quota_throttles": {"interop", "kwire.broker.security"},
     "interop.test_authorizations": {"interop", "kwire.broker.config", "kwire.broker.security"},
     # Reads segment files without a broker.
     "interop.test_segment_source": {"interop", "kwire.wire", "kwire.broker.storage", "kwire.pipeline"},

@@ -115,6 +115,7 @@ class BrokerConfig:
     log_flush_start_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     metadata_max_idle_interval_ms: int
+    max_connection_creation_rate: int
     max_connections: int
     max_connections_per_ip: int
     max_connections_per_ip_overrides: str
@@ -136,6 +137,10 @@ class BrokerConfig:
     offsets_topic_segment_bytes: int
     producer_id_expiration_check_interval_ms: int
     producer_id_expiration_ms: int
+    controller_quota_window_num: int
+    controller_quota_window_size_seconds: int
+    quota_window_num: int
+    quota_window_size_seconds: int
     replica_fetch_backoff_ms: int
     replica_fetch_max_bytes: int
     replica_fetch_min_bytes: int
@@ -298,10 +303,17 @@ class BrokerConfig:
 
     def connection_limits_per_listener(self) -> dict[str, int]:
         """Return the connection limits by listener, for listeners with their own limits (KIP-402)."""
+        return self._numbers_per_listener("max.connections")
+
+    def connection_rates_per_listener(self) -> dict[str, int]:
+        """Return the limits of new connections per second, for listeners with their own limits (KIP-612)."""
+        return self._numbers_per_listener("max.connection.creation.rate")
+
+    def _numbers_per_listener(self, key: str) -> dict[str, int]:
         return {
-            listener.name: self._state.listener_number("max.connections", listener.name)
+            listener.name: self._state.listener_number(key, listener.name)
             for listener in self._state.listeners.endpoints
-            if f"{LISTENER_PREFIX}{listener.name.lower()}.max.connections" in self._state.settings
+            if f"{LISTENER_PREFIX}{listener.name.lower()}.{key}" in self._state.settings
         }
 
     # --- changes (KIP-226)

@@ -16,7 +16,6 @@ PROTECTION_KEYS: Final = frozenset(
         "authorizer.class.name",
         "client.quota.callback.class",
         "create.topic.policy.class.name",
-        "max.connection.creation.rate",
         "principal.builder.class",
     }
 )

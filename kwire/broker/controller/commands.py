@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, Generic, Protocol, TypeVar
 
-from kwire.broker.metadata.image import EndpointImage
+from kwire.broker.metadata.image import EndpointImage, QuotaEntity
 from kwire.broker.metadata.records import StoredRecord
 from kwire.broker.security.acl import Acl, AclFilter
 from kwire.broker.security.principal import Principal
@@ -52,6 +52,19 @@ TOO_MANY_RECORDS: Final = Fault(
 )
 
 
+class MutationQuota(Protocol):
+    """The quota of one request for the partitions that it creates and deletes. KIP-599."""
+
+    def take(self, partitions: int) -> bool:
+        """Record partitions. Return False if the quota does not allow them."""
+
+    def throttle_time_ms(self) -> int:
+        """Return for how long to mute the client's connection, in ms."""
+
+
+THROTTLING_QUOTA_EXCEEDED: Final = Fault(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+
+
 class CreateTopics(NamedTuple):
     """Create topics. Response: `list[CreatableTopicResult]`."""
 
@@ -59,6 +72,8 @@ class CreateTopics(NamedTuple):
     validate_only: bool = False
     client: tuple[Principal, str] | None = None
     """The client that needs the topics, and its address; None if the broker itself needs them."""
+    client_id: str = ""
+    quota: MutationQuota | None = None
 
 
 class TopicToDelete(NamedTuple):
@@ -80,6 +95,7 @@ class DeleteTopics(NamedTuple):
     """Delete topics. Response: `list[DeletedTopic]`."""
 
     topics: Sequence[TopicToDelete]
+    quota: MutationQuota | None = None
 
 
 class CreatePartitions(NamedTuple):
@@ -87,6 +103,7 @@ class CreatePartitions(NamedTuple):
 
     topics: Sequence[CreatePartitionsTopic]
     validate_only: bool = False
+    quota: MutationQuota | None = None
 
 
 class AlterOperation(IntEnum):
@@ -325,6 +342,14 @@ class AlterScramCredentials(NamedTuple):
     upsertions: Sequence[ScramCredentialUpsertion]
 
 
+class AlterClientQuotas(NamedTuple):
+    """Change quotas of clients. Response: `dict[QuotaEntity, Fault | None]`."""
+
+    entries: Sequence[tuple[QuotaEntity, Sequence[tuple[str, float | None]]]]
+    """Entities, and for each the keys with their new values. The value None removes a quota."""
+    validate_only: bool = False
+
+
 class CreateAcls(NamedTuple):
     """Create ACLs that do not exist yet. Response: `list[Fault | None]`."""
 
@@ -399,6 +424,7 @@ Command = (
     | UpdateFeatures
     | UnregisterBroker
     | AlterScramCredentials
+    | AlterClientQuotas
     | CreateAcls
     | DeleteAcls
     | CreateToken

@@ -13,6 +13,7 @@ from typing import Any, Final
 from kwire.broker.controller import (
     acls,
     broker_registration,
+    client_quotas,
     configs,
     delegation_tokens,
     elect_leaders,
@@ -25,6 +26,7 @@ from kwire.broker.controller.alter_partition import alter_partition
 from kwire.broker.controller.broker_heartbeat import broker_heartbeat
 from kwire.broker.controller.commands import (
     AllocateProducerIds,
+    AlterClientQuotas,
     AlterPartition,
     AlterPartitionReassignments,
     AlterScramCredentials,
@@ -145,6 +147,8 @@ class Controller:
                 from kwire.broker.controller.alter_scram_credentials import alter_scram_credentials
 
                 return alter_scram_credentials(command, image)
+            case AlterClientQuotas():
+                return client_quotas.alter_client_quotas(command, image)
             case CreateAcls():
                 return self._acls.create(command, image, rng)
             case DeleteAcls():

@@ -13,6 +13,7 @@ from typing import Final
 
 from kwire.broker.controller.commands import (
     MAX_RECORDS_PER_REQUEST,
+    THROTTLING_QUOTA_EXCEEDED,
     TOO_MANY_RECORDS,
     AlterOperation,
     ConfigChange,
@@ -23,6 +24,7 @@ from kwire.broker.controller.commands import (
     DeletedTopic,
     DeleteTopics,
     Fault,
+    MutationQuota,
     ResourceChange,
     TopicToDelete,
 )
@@ -104,6 +106,8 @@ def create_topics(
     taken = {name.casefold(): name for name in image.topics} if defaults.ignores_case() else None
     for topic in command.topics:
         outcome = _case_fault(topic.name, image, taken) or _create_topic(topic, image, rules, defaults, rng)
+        if not isinstance(outcome, Fault) and not _is_allowed(command.quota, outcome[1].num_partitions):
+            outcome = THROTTLING_QUOTA_EXCEEDED
         if isinstance(outcome, Fault):
             results.append(_failure(topic, outcome))
             continue
@@ -115,6 +119,10 @@ def create_topics(
         if len(records) > MAX_RECORDS_PER_REQUEST:
             raise ApiError(*TOO_MANY_RECORDS)
     return ControllerResult([] if command.validate_only else records, results)
+
+
+def _is_allowed(quota: MutationQuota | None, partitions: int) -> bool:
+    return quota is None or quota.take(partitions)
 
 
 def _partition_count(topic: CreatableTopic, defaults: TopicDefaults) -> int:
@@ -396,6 +404,10 @@ def delete_topics(command: DeleteTopics, image: MetadataImage) -> ControllerResu
             results.append(DeletedTopic(name, by_name.topic_id, Fault(ErrorCode.INVALID_REQUEST, text)))
         else:
             found[by_name.topic_id] = by_name
+    for topic_id, known in list(found.items()):
+        if not _is_allowed(command.quota, len(known.partitions)):
+            del found[topic_id]
+            results.append(DeletedTopic(known.name, topic_id, THROTTLING_QUOTA_EXCEEDED))
     records = [StoredRecord(RemoveTopicRecord(topic_id=topic_id)) for topic_id in found]
     if len(records) > MAX_RECORDS_PER_REQUEST:
         results.extend(DeletedTopic(topic.name, topic.topic_id, TOO_MANY_RECORDS) for topic in found.values())
@@ -419,7 +431,7 @@ def create_partitions(
     records: list[StoredRecord] = []
     results: list[tuple[str, Fault | None]] = []
     for requested in command.topics:
-        added = _add_partitions(requested, image, rng)
+        added = _add_partitions(requested, image, rng, command.quota)
         if isinstance(added, Fault):
             results.append((requested.name, added))
             continue
@@ -432,7 +444,7 @@ def create_partitions(
 
 
 def _add_partitions(
-    requested: CreatePartitionsTopic, image: MetadataImage, rng: random.Random
+    requested: CreatePartitionsTopic, image: MetadataImage, rng: random.Random, quota: MutationQuota | None
 ) -> Fault | list[StoredRecord]:
     topic = image.topics.get(requested.name)
     if topic is None:
@@ -453,6 +465,8 @@ def _add_partitions(
             f"{len(requested.assignments)} assignment(s) were specified."
         )
         return Fault(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+    if not _is_allowed(quota, additional):
+        return THROTTLING_QUOTA_EXCEEDED
     replication_factor = len(topic.partitions[0].replicas)
     placed: list[PartitionImage] = []
     if requested.assignments is not None:

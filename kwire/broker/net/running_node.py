@@ -151,9 +151,11 @@ class RunningNode:
             if not all(endpoint.host for endpoint in advertised):
                 self.node.host_name = own_host_name()
             self.server = SocketServer(loop, self.node, settings)
+            self.node.client_quotas.clock = self.server.request_metrics.clock
             self.node.config_changed.append(
                 lambda: self.server.update_quotas(read_socket_settings(config, tls))
             )
+            self.node.metadata.publisher.subscribe(self.server.update_ip_quotas)
             self.node.config_changed.append(self._report_missing_protection)
             self.node.start()
             self._listen(ListenerRole.CONTROLLER)

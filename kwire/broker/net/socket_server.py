@@ -15,6 +15,7 @@ from kwire.broker.api.request.request_metrics import RequestMetrics
 from kwire.broker.api.request.supported_apis import ListenerRole
 from kwire.broker.net.connection import Connection
 from kwire.broker.net.connection_quotas import ConnectionQuotas
+from kwire.broker.net.connection_rates import ConnectionRates
 from kwire.broker.net.handshake_error import HandshakeError
 from kwire.broker.net.lingering_sockets import LingeringSockets
 from kwire.broker.net.listeners import BindError, Listener, bind, bind_error
@@ -31,6 +32,7 @@ from kwire.wire.plural import plural
 
 if TYPE_CHECKING:
     from kwire.broker.config.listeners import ListenerEndpoint
+    from kwire.broker.metadata.image import MetadataImage
 
 ACCEPTS_PER_TURN = 64
 ACCEPT_RETRY_MS = 1_000
@@ -40,6 +42,8 @@ LOCAL_SEND_BUFFER_BYTES = 200 << 10
 The kernel would let the buffer grow to megabytes. Without network latency that has no benefit: data only
 waits longer in the buffer.
 """
+MAX_REFUSED = 1_000
+"""The number of connections beyond the quotas of their IP addresses that stay open for the throttle time."""
 MAX_HANDSHAKE_MS = 10_000
 """The time after which a connection is closed whose handshake is not complete."""
 DRAIN_MS = 5_000
@@ -73,6 +77,10 @@ class SocketServer:
         self.draining = False
         self.quotas = {role: new_connection_quotas(settings) for role in ListenerRole}
         """Broker and controller listeners have separate quotas, so that neither can exhaust the other's."""
+        self.rates = {role: ConnectionRates(settings.rate_limits) for role in ListenerRole}
+        self._known_quotas: object = None
+        self._refused = 0
+        """The number of open connections that exceed the quota of their IP address."""
         self.listeners: list[Listener] = []
         self._requested_listeners: dict[str, object] = {}
         """The last requested endpoint of each listener name, even if binding it has failed."""
@@ -103,8 +111,17 @@ class SocketServer:
             quotas.max_connections_per_ip = settings.max_connections_per_ip
             quotas.max_connections_per_ip_overrides = dict(settings.max_connections_per_ip_overrides)
             quotas.max_connections_by_listener = dict(settings.max_connections_by_listener)
+        for rates in self.rates.values():
+            rates.limits = settings.rate_limits
         for listener in self.listeners:
             self._start_accepting(listener)
+
+    def update_ip_quotas(self, image: MetadataImage, _delta: object) -> None:
+        """Apply the quotas of IP addresses in new metadata."""
+        if image.quotas is not self._known_quotas:
+            self._known_quotas = image.quotas
+            for rates in self.rates.values():
+                rates.set_quotas(image.quotas)
 
     # --- listeners
 
@@ -215,19 +232,67 @@ class SocketServer:
                     return
                 continue  # the peer has closed the connection before it was accepted
             ip = address[0].removeprefix("::ffff:") if "." in address[0] else address[0]
-            if not quotas.admit(listener.name, ip):
-                self.logger.info(
-                    "Rejected connection from %s: it already has %s (max.connections.per.ip)",
-                    ip, plural(quotas.ip_limit(ip), "connection"),
-                )  # fmt: skip
-                sock.close()
+            peer = ip, address[1]
+            throttle_ms = self._throttle_ms(listener)
+            if not throttle_ms:
+                self._admit(listener, sock, peer)
                 continue
-            try:
-                self._connect(listener, sock, (ip, address[1]))
-            except OSError as error:
-                quotas.release(listener.name, ip)
-                self.logger.info("Connection from %s was lost while accepting it: %s", ip, error.strerror)
-                sock.close()
+            self._stop_accepting(listener)
+            self.loop.schedule(throttle_ms, partial(self._admit_late, listener, sock, peer))
+            return
+
+    def _throttle_ms(self, listener: Listener) -> int:
+        """Record a connection. Return for how long the listener must accept no others, in ms."""
+        rates = self.rates[listener.role]
+        if not rates.is_limited:
+            return 0
+        is_protected = self.quotas[listener.role].is_protected(listener.name)
+        return rates.listener_throttle_ms(listener.name, self.loop.monotonic_ms(), is_protected=is_protected)
+
+    def _admit_late(self, listener: Listener, sock: Socket, peer: tuple[str, int]) -> None:
+        """Serve a connection after the throttle time of its listener, and accept others again."""
+        if listener in self.listeners and not self.draining:
+            self._admit(listener, sock, peer)
+        else:
+            sock.close()
+        self._start_accepting(listener)
+
+    def _admit(self, listener: Listener, sock: Socket, peer: tuple[str, int]) -> None:
+        """Serve a new connection, unless its IP address has too many, or opens them too fast."""
+        quotas, rates, ip = self.quotas[listener.role], self.rates[listener.role], peer[0]
+        if rates.is_limited:
+            is_protected = quotas.is_protected(listener.name)
+            now_ms = self.loop.monotonic_ms()
+            throttle_ms = rates.ip_throttle_ms(listener.name, ip, now_ms, is_protected=is_protected)
+            if throttle_ms:
+                self._close_late(sock, throttle_ms)
+                return
+        if not quotas.admit(listener.name, ip):
+            self.logger.info(
+                "Rejected connection from %s: it already has %s (max.connections.per.ip)",
+                ip, plural(quotas.ip_limit(ip), "connection"),
+            )  # fmt: skip
+            sock.close()
+            return
+        try:
+            self._connect(listener, sock, peer)
+        except OSError as error:
+            quotas.release(listener.name, ip)
+            self.logger.info("Connection from %s was lost while accepting it: %s", ip, error.strerror)
+            sock.close()
+
+    def _close_late(self, sock: Socket, delay_ms: int) -> None:
+        """Close a connection later, so that its client does not reconnect at once."""
+
+        def close() -> None:
+            self._refused -= 1
+            sock.close()
+
+        if self._refused >= MAX_REFUSED:
+            sock.close()
+            return
+        self._refused += 1
+        self.loop.schedule(delay_ms, close)
 
     def _connect(self, listener: Listener, sock: Socket, peer: tuple[str, int]) -> None:
         send_buffer_bytes = self.settings.send_buffer_bytes

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kwire.broker.net.connection_quotas import UNLIMITED
+from kwire.broker.net.connection_rates import RateLimits
 from kwire.broker.net.transport_layer import NewTransportLayer, PlaintextTransportLayer, transport_layers
 from kwire.host.system_socket import Socket
 from kwire.wire.named_tuple import NamedTuple
@@ -33,6 +34,7 @@ class SocketSettings(NamedTuple):
     max_connections_per_ip_overrides: Mapping[str, int] = {}
     max_connections_by_listener: Mapping[str, int] = {}
     inter_broker_listener: str | None = None
+    rate_limits: RateLimits = RateLimits()
     new_transport_layer: NewTransportLayer = PlaintextTransportLayer
 
 
@@ -60,6 +62,12 @@ def read_socket_settings(config: BrokerConfig, tls: NodeTls | None = None) -> So
         else SYSTEM_DEFAULT,
         inter_broker_listener=config.inter_broker_listener_name,
         new_transport_layer=transport_layers(config, tls),
+        rate_limits=RateLimits(
+            of_broker=config.max_connection_creation_rate,
+            by_listener=config.connection_rates_per_listener(),
+            windows=config.quota_window_num,
+            window_ms=config.quota_window_size_seconds * 1000,
+        ),
     )
 
 

@@ -14,8 +14,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kwire.broker.api.dispatch.dispatcher import Dispatcher
-from kwire.broker.api.request.context import NO_QUOTAS, Channel
+from kwire.broker.api.request.context import Channel
 from kwire.broker.api.request.gate import Gate
+from kwire.broker.api.request.node_quotas import NodeClientQuotas
 from kwire.broker.api.request.ports import Endpoint, Features
 from kwire.broker.config import BrokerConfig
 from kwire.broker.config.authorizer import authorizer_settings
@@ -110,7 +111,8 @@ class NodeBase(ABC):
 
             acls = AclPublisher(authorizer, self.gate, host, lambda: self.quorum.high_watermark)
             self.metadata.publisher.subscribe(acls.update)
-        self.client_quotas = NO_QUOTAS
+        self.client_quotas = NodeClientQuotas(config, host)
+        self.metadata.publisher.subscribe(self.client_quotas.update)
         self._dispatcher = Dispatcher(self.as_node_role)
 
     # --- life cycle

@@ -228,9 +228,7 @@ PROTECTIONS = {
     "authorizer.class.name": "com.example.Authorizer",
     "client.quota.callback.class": "com.example.Quotas",
     "create.topic.policy.class.name": "com.example.Policy",
-    "listener.name.plaintext.max.connection.creation.rate": "5",
     "listener.name.plaintext.principal.builder.class": "com.example.Principals",
-    "max.connection.creation.rate": "10",
     "principal.builder.class": "com.example.Principals",
 }
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from kwire.broker.api.request.context import Channel, ClientQuotas, RequestContext
+from kwire.broker.api.request.client_quotas import ClientQuotas
+from kwire.broker.api.request.context import Channel, RequestContext
 from kwire.broker.api.request.gate import Gate
 from kwire.broker.api.request.repeated_request import RepeatedRequest
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS

@@ -1,15 +1,20 @@
-"""DescribeClientQuotas v0–1: the client quotas in the metadata log. KIP-546.
-
-kwire describes quotas, but neither enforces nor alters them; other brokers of the cluster may do both. kwire
-supports this API because tools that describe users request the users' quotas first.
-"""
+"""DescribeClientQuotas and AlterClientQuotas v0–1: the quotas of clients in the metadata. KIP-546."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from kwire.broker.api.request.commands import submit
+from kwire.broker.api.request.error_responses import NO_FAULT
+from kwire.broker.controller.commands import AlterClientQuotas, Fault
 from kwire.wire.errors import ApiError, ErrorCode
+from kwire.wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlteredEntryData,
+)
+from kwire.wire.messages.alter_client_quotas import EntityData as AlteredEntityData
 from kwire.wire.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
@@ -20,7 +25,8 @@ from kwire.wire.messages.describe_client_quotas import (
 )
 
 if TYPE_CHECKING:
-    from kwire.broker.api.request.ports import BrokerRole, ControllerRequestContext
+    from kwire.broker.api.request.context import Delayed
+    from kwire.broker.api.request.ports import BrokerRole, ControllerRequestContext, ControllerRole
     from kwire.broker.metadata.image import QuotaEntity
 
 IP: Final = "ip"
@@ -63,6 +69,35 @@ def describe_client_quotas(
             if _matches(entity, requested, is_strict=request.strict)
         ],
     )
+
+
+def alter_client_quotas(
+    node: ControllerRole, context: ControllerRequestContext, request: AlterClientQuotasRequest
+) -> Delayed:
+    """Alter quotas on the controller. Return one result per entity."""
+
+    def respond(faults: dict[QuotaEntity, Fault | None]) -> AlterClientQuotasResponse:
+        return AlterClientQuotasResponse(
+            entries=[
+                AlteredEntryData(
+                    error_code=code,
+                    error_message=message,
+                    entity=[AlteredEntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+                )
+                for entity, (code, message) in (
+                    (entity, fault or NO_FAULT) for entity, fault in faults.items()
+                )
+            ]
+        )
+
+    entries = [
+        (
+            tuple(sorted({one.entity_type: one.entity_name for one in entry.entity}.items())),
+            [(op.key, None if op.remove else op.value) for op in entry.ops],
+        )
+        for entry in request.entries
+    ]
+    return submit(node, context, AlterClientQuotas(entries, request.validate_only), respond)
 
 
 def _check(component: ComponentData, *, is_second: bool) -> None:

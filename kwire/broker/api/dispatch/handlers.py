@@ -59,6 +59,7 @@ HANDLERS: Final[dict[int, str]] = {
     ApiKey.OFFSET_DELETE: "..groups.offsets.offset_delete",
     ApiKey.DESCRIBE_CLIENT_QUOTAS: "..cluster.quotas.describe_client_quotas",
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "..security.scram.describe_user_scram_credentials",
+    ApiKey.ALTER_CLIENT_QUOTAS: "..cluster.quotas.alter_client_quotas",
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "..security.scram.alter_user_scram_credentials",
     ApiKey.VOTE: "..quorum.raft_requests.handle",
     ApiKey.BEGIN_QUORUM_EPOCH: "..quorum.raft_requests.handle",

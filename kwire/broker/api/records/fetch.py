@@ -41,7 +41,7 @@ from kwire.broker.api.records.fetch_sessions import (
     targets_in_slices,
 )
 from kwire.broker.api.records.preferred_read_replica import preferred_read_replica
-from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext
+from kwire.broker.api.request.context import DELAYED, Delayed, RequestContext, size_of
 from kwire.broker.api.request.ports import BrokerRole
 from kwire.broker.api.request.request_metrics import FETCH_FOLLOWER
 from kwire.broker.api.request.slices import (
@@ -83,6 +83,8 @@ LARGE_SESSION: Final = 4096
 """The number of partitions above which a Fetch is handled in slices. Most of them are quiet."""
 MAX_READS: Final = 3
 """How often a Fetch waits for workers: for an index, for the batches, and for changes in the meantime."""
+PARTITION_BYTES: Final = 40
+"""The approximate size of a partition in a response, without its records, for quotas."""
 QUIET: Final = FileRegion(EMPTY.file, 0, 0)
 """The read result of a quiet partition."""
 
@@ -194,6 +196,9 @@ class _Fetch:
         self._selects_replica = from_followers and node.config.replica_selector_class is not None
         """Whether the response may name a preferred read replica (KIP-392)."""
         self._max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
+        quotas = context.channel.quotas
+        if quotas.is_enforced:
+            self._max_bytes = min(self._max_bytes, quotas.fetch_limit_bytes(context))
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._watched: list[tuple[Partition, FetchTarget, FileRegion]] = []
         """The readable partitions, and what the last read returned for each."""
@@ -393,6 +398,8 @@ class _Fetch:
         if self._reads.is_pending:
             return InSlices(self.response_in_slices(fetched))
         try:
+            if self._context.channel.quotas.is_enforced and self._is_throttled(fetched):
+                return FetchResponse(session_id=self._session.throttled_session_id())
             return build_response(self._node, self._context, self._session, fetched)
         except ApiError as error:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
@@ -408,9 +415,18 @@ class _Fetch:
             self._is_last_read = not reads_left
             fetched, _ = self.read()
         try:
+            if self._context.channel.quotas.is_enforced and self._is_throttled(fetched):
+                return FetchResponse(session_id=self._session.throttled_session_id())
             return (yield from build_response_in_slices(self._node, self._context, self._session, fetched))
         except ApiError as error:
             return FetchResponse(error_code=error.code, session_id=self._request.session_id)
+
+    def _is_throttled(self, fetched: FetchedPartitions) -> bool:
+        """Record the response in the quotas of the client. Return whether it must be empty instead."""
+        response_bytes = sum(
+            PARTITION_BYTES + (0 if data.records is None else size_of(data.records)) for _, data in fetched
+        )
+        return self._context.channel.quotas.throttle_fetch(self._context, response_bytes) > 0
 
     def is_satisfied(self) -> bool:
         """Return whether to respond without waiting, after a `read` that did not find `min_bytes`.

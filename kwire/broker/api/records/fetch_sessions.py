@@ -220,6 +220,18 @@ class FetchContext:
         changed = self.record_sent(fetched)
         return self.create_session(now_ms), changed
 
+    def throttled_session_id(self) -> int:
+        """Return the session id for an empty response to a throttled Fetch, which changes no session.
+
+        Raises ApiError INVALID_FETCH_SESSION_EPOCH like `trim`.
+        """
+        session = self._session
+        if session is None:
+            return INVALID_SESSION_ID
+        if session.epoch != self._epoch:
+            raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        return session.id
+
     def record_sent(
         self, fetched: Sequence[tuple[FetchTarget, PartitionData]]
     ) -> Sequence[tuple[FetchTarget, PartitionData]]:

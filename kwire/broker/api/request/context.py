@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
+from kwire.broker.api.request.client_quotas import NO_QUOTAS, ClientQuotas
 from kwire.broker.api.request.error_responses import ItemResults, error_response
 from kwire.broker.api.request.fetch_queue import FetchQueue
 from kwire.broker.api.request.repeated_request import FastPath, RepeatedRequest
@@ -77,23 +78,6 @@ class ChannelAuthentication(Protocol):
         Return False if no authentication is running. Otherwise the connection is closed after the delay for
         failed authentication.
         """
-
-
-class ClientQuotas:
-    """The quotas of the clients of a node (KIP-13, KIP-124). None of them is enforced."""
-
-    is_enforced = False
-    """Whether `throttle_time_ms` must see each request. Then no request takes the path for repeated ones."""
-
-    def throttle_time_ms(self, context: RequestContext, response: Message | None) -> int:
-        """Record a request that is about to be completed. Return for how long to mute its connection, in ms.
-
-        `response` is None if the request gets no response, or one that is already encoded.
-        """
-        return 0
-
-
-NO_QUOTAS: Final = ClientQuotas()
 
 
 class Channel:
@@ -323,6 +307,7 @@ class RequestContext:
         "results",
         "size_bytes",
         "state",
+        "throttle_ms",
     )
 
     def __init__(
@@ -351,6 +336,8 @@ class RequestContext:
         """The results of items that the handler does not get, for the response."""
         self.fast_path: FastPath | None = None
         """The function for a repetition of this request. A handler that responds at once may set it."""
+        self.throttle_ms: int | None = None
+        """The throttle time in ms that a Fetch was given before its response was built."""
 
     @property
     def api_version(self) -> int:

@@ -91,6 +91,7 @@ ITEM_ERRORS: Final[dict[int, ItemErrors]] = {
         "markers", "markers", ("producer_id",), _topics(partitions="partition_indexes")
     ),
     ApiKey.TXN_OFFSET_COMMIT: _topics(),
+    ApiKey.ALTER_CLIENT_QUOTAS: ItemErrors("entries", "entries", ("entity",)),
     ApiKey.CREATE_ACLS: ItemErrors("creations", "results", ()),
     ApiKey.DELETE_ACLS: ItemErrors("filters", "filter_results", ()),
     ApiKey.DESCRIBE_CONFIGS: ItemErrors("resources", "results", RESOURCE),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from logging import Logger
 
+    from kwire.broker.api.request.client_quotas import ClientQuotas
     from kwire.broker.config import BrokerConfig
     from kwire.broker.controller.port import ControllerPort
     from kwire.broker.metadata.image import MetadataImage
@@ -101,6 +102,10 @@ class ClusterView(Protocol):
     @property
     def gate(self) -> Gate:
         """The authorization of requests."""
+
+    @property
+    def client_quotas(self) -> ClientQuotas:
+        """The quotas of clients."""
 
     @property
     def stopping(self) -> bool:

@@ -136,6 +136,7 @@ SUPPORTED_APIS: Final[dict[int, SupportedApi]] = {
         0, 0, (Need(DELETE, GROUP, "group_id"), ItemNeed(READ, TOPIC, None, ITEMS))
     ),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: SupportedApi(0, 1, (Need(DESCRIBE_CONFIGS),)),
+    ApiKey.ALTER_CLIENT_QUOTAS: SupportedApi(0, 1, (Need(ALTER_CONFIGS),), CONTROLLER),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: SupportedApi(0, 0, (Need(DESCRIBE),), EACH_NODE),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: SupportedApi(0, 0, (Need(ALTER),), CONTROLLER),
     ApiKey.VOTE: SupportedApi(0, 2, FROM_NODES, CONTROLLER_ONLY),

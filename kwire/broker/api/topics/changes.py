@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kwire.broker.api.request.commands import submit
@@ -19,6 +20,7 @@ from kwire.broker.controller.commands import (
     DeletedTopic,
     DeleteTopics,
     Fault,
+    MutationQuota,
     TopicToDelete,
 )
 from kwire.broker.security.authorizer import Operation, ResourceType
@@ -45,6 +47,10 @@ if TYPE_CHECKING:
 CONFIGS_SINCE: Final = 5
 NO_TOPIC = TopicToDelete(None, None)
 FIRST_WITH_IDS = 6
+CREATE_TOPICS_STRICT_SINCE: Final = 6
+DELETE_TOPICS_STRICT_SINCE: Final = 5
+CREATE_PARTITIONS_STRICT_SINCE: Final = 3
+"""The first versions in which changes beyond the quota of the client are refused. KIP-599."""
 FIRST_WITH_DISABLED_CODE = 3
 
 
@@ -77,9 +83,15 @@ def create_topics(
         if times[METADATA_TOPIC] == 1:
             text = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
             results.append(_refused(METADATA_TOPIC, text))
-        return CreateTopicsResponse(topics=results)
+        return CreateTopicsResponse(topics=results, throttle_time_ms=throttle_time_ms(quota))
 
-    return submit(node, context, CreateTopics(topics, request.validate_only), respond)
+    quota = node.client_quotas.mutation_quota(context, CREATE_TOPICS_STRICT_SINCE)
+    return submit(node, context, CreateTopics(topics, request.validate_only, quota=quota), respond)
+
+
+def throttle_time_ms(quota: MutationQuota | None) -> int:
+    """Return the throttle time of a response, in ms."""
+    return 0 if quota is None else quota.throttle_time_ms()
 
 
 def _refused(name: str, text: str) -> CreatableTopicResult:
@@ -143,11 +155,13 @@ def delete_topics(
     if request.timeout_ms <= 0 and any(count == 1 and topic != NO_TOPIC for topic, count in times.items()):
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 
-    return submit(node, context, DeleteTopics(topics), _response)
+    quota = node.client_quotas.mutation_quota(context, DELETE_TOPICS_STRICT_SINCE)
+    return submit(node, context, DeleteTopics(topics, quota), partial(_response, quota))
 
 
-def _response(topics: list[DeletedTopic]) -> DeleteTopicsResponse:
+def _response(quota: MutationQuota | None, topics: list[DeletedTopic]) -> DeleteTopicsResponse:
     return DeleteTopicsResponse(
+        throttle_time_ms=throttle_time_ms(quota),
         responses=[
             DeletableTopicResult(
                 name=topic.name,
@@ -156,7 +170,7 @@ def _response(topics: list[DeletedTopic]) -> DeleteTopicsResponse:
                 error_message=None if topic.fault is None else topic.fault.message,
             )
             for topic in topics
-        ]
+        ],
     )
 
 
@@ -177,9 +191,10 @@ def create_partitions(
 
     def respond(outcomes: list[tuple[str, Fault | None]]) -> CreatePartitionsResponse:
         results.extend(_result(name, fault) for name, fault in outcomes)
-        return CreatePartitionsResponse(results=results)
+        return CreatePartitionsResponse(results=results, throttle_time_ms=throttle_time_ms(quota))
 
-    return submit(node, context, CreatePartitions(topics, request.validate_only), respond)
+    quota = node.client_quotas.mutation_quota(context, CREATE_PARTITIONS_STRICT_SINCE)
+    return submit(node, context, CreatePartitions(topics, request.validate_only, quota), respond)
 
 
 def _result(name: str, fault: Fault | None) -> CreatePartitionsTopicResult:
