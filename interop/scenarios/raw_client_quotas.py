@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from interop.batches import Batch, Record
@@ -126,7 +127,7 @@ def alterations(broker: Broker) -> Any:
         for name, entries in CHANGES.items():
             seen[f"{name}, validated"] = alter(client, *entries, validate_only=True)
             seen[name] = alter(client, *entries), alter(client, *entries, version=0), settled(client)
-        left = [
+        left: list[tuple[Entity, Ops]] = [
             ({part["EntityType"]: part["EntityName"] for part in one["Entity"]},
              {value["Key"]: None for value in one["Values"]})
             for one in describe(client)["Entries"]
@@ -194,7 +195,7 @@ def mutation_rates(broker: Broker) -> Any:
         create_topic(admin, "raw-mutations", 1)
         seen: list[Any] = [alter(admin, (owner, {"controller_mutation_rate": 0.1}))]
         settled(admin)
-    calls = [
+    calls: list[Callable[[RawClient], Any]] = [
         lambda client: outcome(topics(client, 7, "m1", "m2", "m3"), "Topics", "Name"),
         lambda client: outcome(topics(client, 5, "m4"), "Topics", "Name"),
         lambda client: outcome(

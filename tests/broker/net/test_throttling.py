@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from kwire.broker.api.request.client_quotas import ClientQuotas
-from kwire.broker.api.request.context import Channel, RequestContext
+from kwire.broker.api.request.client_quotas import ClientQuotas, CountedRequest
+from kwire.broker.api.request.context import Channel
 from kwire.broker.api.request.gate import Gate
 from kwire.broker.api.request.repeated_request import RepeatedRequest
 from kwire.broker.api.request.supported_apis import SUPPORTED_APIS
@@ -48,7 +48,7 @@ class AlwaysThrottles(ClientQuotas):
         self.seen: list[tuple[int, Message | None]] = []
         self.is_exempt = False
 
-    def throttle_time_ms(self, context: RequestContext, response: Message | None) -> int:
+    def throttle_time_ms(self, context: CountedRequest, response: Message | None) -> int:
         self.seen.append((context.header.api_key, response))
         return 0 if self.is_exempt else THROTTLE_MS
 
@@ -237,7 +237,7 @@ async def throttling_broker(home: Path) -> AsyncIterator[tuple[RunningNode, Manu
             client = await connect(broker)
             await client.request(CREATE)
             await client.aclose()
-            broker.node.client_quotas = quotas
+            broker.node.client_quotas = quotas  # type: ignore[assignment]
             yield broker, clock, quotas
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kwire.broker.security.quotas.limits import UNLIMITED, QuotaLimits
+from kwire.broker.security.quotas.limits import UNLIMITED, QuotaEntity, QuotaLimits
 
 KEY = "producer_byte_rate"
 PRECEDENCE = (
@@ -36,5 +36,8 @@ def test_a_quota_of_a_user_is_shared_by_the_clients_of_this_user() -> None:
 
 
 def test_other_keys_and_quotas_of_addresses_do_not_count() -> None:
-    quotas = {(("ip", None),): {KEY: 5.0}, (("user", "alice"),): {"consumer_byte_rate": 5.0}}
+    quotas: dict[QuotaEntity, dict[str, float]] = {
+        (("ip", None),): {KEY: 5.0},
+        (("user", "alice"),): {"consumer_byte_rate": 5.0},
+    }
     assert not QuotaLimits(quotas, KEY)
