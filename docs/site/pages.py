@@ -42,7 +42,6 @@ KIP_WITH_NOTE = re.compile(r"KIP-\d+(?: \([^)]*\))?")
 WITHIN = re.compile(r"(?<!^)(?=[A-Z])")
 """A word boundary inside a name such as FindCoordinator."""
 NOT_SERVED = (
-    ("49", "AlterClientQuotas", "KIP-546"),
     ("76 to 79, 83 to 87, 90 to 92", "all APIs of share groups", "KIP-932"),
     ("88, 89", "all APIs of streams groups", "KIP-1071"),
 )

@@ -8,6 +8,10 @@ from interop.authorizer.rights import cluster, topic
 from interop.wire import Fields
 
 BOTH = ("broker", "controller")
+QUOTA: Fields = {
+    "Entity": [{"EntityType": "user", "EntityName": "alice"}],
+    "Ops": [{"Key": "producer_byte_rate", "Value": 1e9, "Remove": False}],
+}
 
 
 def partitions_of(field: str, **more: object) -> list[Fields]:
@@ -96,6 +100,19 @@ add(
             "odd": {"Components": [{"EntityType": "odd", "MatchType": 0, "Match": "a"}]},
         },
         (cluster("DESCRIBE_CONFIGS"),),
+    ),
+    Case(
+        "AlterClientQuotas",
+        {
+            "valid": {"Entries": [QUOTA], "ValidateOnly": True},
+            "odd": {
+                "Entries": [{**QUOTA, "Entity": [{"EntityType": "odd", "EntityName": "a"}]}, QUOTA],
+                "ValidateOnly": True,
+            },
+            "none": {"Entries": [], "ValidateOnly": True},
+        },
+        (cluster("ALTER_CONFIGS"),),
+        on=BOTH,
     ),
     Case(
         "DescribeUserScramCredentials",

@@ -126,6 +126,7 @@ ITEM_RESULTS: Final[dict[int, ItemErrors]] = {
 """By API key, items with results that an error response to the complete request does not contain."""
 
 WITH_DEFAULT_MESSAGE: Final = {
+    ApiKey.ALTER_CLIENT_QUOTAS,
     ApiKey.FIND_COORDINATOR,
     ApiKey.DESCRIBE_CONFIGS,
     ApiKey.DESCRIBE_QUORUM,
