@@ -1,4 +1,4 @@
-"""Import the lines of a file into Kafka. The file `NAME.done` has the number of lines that Kafka has."""
+"""Import the lines of a file into Kafka. `NAME.done` has the number of lines that Kafka has stored."""
 
 from pathlib import Path
 

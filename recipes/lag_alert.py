@@ -7,7 +7,7 @@ from kafka.admin import OffsetSpec
 
 
 def check_lag(servers: str, group: str, topic: str, limit: int, alert: Callable[[str], None]) -> None:
-    """Call `alert` if the group has not processed `limit` records or more of the topic."""
+    """Call `alert` if the group is `limit` or more records behind on the topic."""
     admin = KafkaAdminClient(bootstrap_servers=servers)
     try:
         [described] = admin.describe_topics([topic])

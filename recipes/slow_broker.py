@@ -15,7 +15,7 @@ class Shop:
         )
 
     def post_order(self, order_id: str, order: bytes) -> int:
-        """Return the HTTP status. The order may be stored even if it is 503, so clients repeat its id."""
+        """Return the HTTP status. With 503, the order may be stored, so a retry must have the same id."""
         try:
             self.producer.send("orders", key=order_id.encode(), value=order).get(1.5)
         except KafkaError:

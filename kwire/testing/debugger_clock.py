@@ -1,15 +1,15 @@
 """The clock of an embedded broker. It stands still while a debugger has stopped the test.
 
-Otherwise, group sessions and transactions would expire while a developer looks at variables. The program
-under test does not run in this time, so its transaction would be aborted for no reason in the test.
+Otherwise, group sessions and transactions would expire while a developer looks at variables, because the
+program under test does not run in this time.
 
-Two kinds of stops are noticed. pytest reports that pdb begins and ends: `pause` and `resume` are called. If
-all threads of the process were stopped, by a signal or by a debugger of another kind, the event loop has
-waited much longer than its timer. `StoppedTime` then sets the clock back.
+There are two kinds of stops. If pdb stops the test, pytest reports the beginning and the end, and kwire calls
+`pause` and `resume`. If a signal or another debugger stops all threads of the process, a wait of the event
+loop takes much longer than its timer. `StoppedTime` then sets the clock back.
 
-After the pause, the clock runs on from where it stood. So it stays behind the clock of the machine. Brokers
-reject records with timestamps that are more than an hour ahead (`message.timestamp.after.max.ms`), so the sum
-of all pauses is limited.
+After a stop, the clock continues from the time at which it stopped, so it stays behind the clock of the
+machine. Brokers reject records with timestamps that are more than an hour ahead
+(`message.timestamp.after.max.ms`), so the sum of all stops is limited.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
     from kwire.host.platform.events import Poller
 
 MAX_PAUSE_MS: Final = 30 * 60 * 1000
-"""The longest sum of all pauses. Beyond it, the clock runs although it is paused."""
+"""The largest sum of all stops. When it is reached, the clock runs even while it is paused."""
 MIN_STOP_MS: Final = 1000
-"""The shortest time by which a wait of the event loop must be too long to count as a stop of the process."""
+"""If a wait of the event loop takes this much too long, or more, the process was stopped meanwhile."""
 
 
 class _State(NamedTuple):
     offset_ms: int
-    """The time by which `advance` and earlier pauses have moved the clock."""
+    """The time by which `advance` and earlier stops have moved the clock."""
     paused_at_ms: int | None
-    """The monotonic time of the machine at which the pause has begun."""
+    """The monotonic time of the machine at which the current pause began, or None."""
     pause_left_ms: int
 
 
 class DebuggerClock:
-    """The machine's clock, plus the time by which `advance` moved it, minus the time of pauses."""
+    """The machine's clock, plus the time by which `advance` has moved it, minus the time of all stops."""
 
     def __init__(
         self, time_ns: Callable[[], int] = libc_time_ns, monotonic_ns: Callable[[], int] = monotonic_ns
     ) -> None:
         """`time_ns` and `monotonic_ns` are the clocks of the machine."""
         self._time_ns, self._monotonic_ns = time_ns, monotonic_ns
-        self._state = _State(0, None, MAX_PAUSE_MS)  # replaced as a whole, because all threads read it
+        self._state = _State(0, None, MAX_PAUSE_MS)  # never changed in place, because all threads read it
         self._changing = Lock()
         self.on_jump: Callable[[], None] | None = None
 
@@ -82,7 +82,7 @@ class DebuggerClock:
             self._state = _State(state.offset_ms - paused_ms, None, state.pause_left_ms - paused_ms)
 
     def skip(self, delay_ms: int) -> None:
-        """Set the clock back, after this time has passed in which the process was stopped."""
+        """Set the clock back after the process was stopped for this time."""
         with self._changing:
             state = self._state
             skipped_ms = min(delay_ms, state.pause_left_ms)
@@ -102,7 +102,7 @@ class DebuggerClock:
 
 
 class StoppedTime:
-    """A poller of an event loop that takes the time in which the process was stopped from its clock."""
+    """A poller of an event loop that sets the clock back after the process was stopped."""
 
     def __init__(self, poller: Poller, loop: Loop, clock: DebuggerClock) -> None:
         self._poll, self._loop, self._clock = poller.poll, loop, clock

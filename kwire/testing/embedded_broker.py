@@ -203,7 +203,7 @@ class EmbeddedBroker:
     def stop(self) -> None:
         """Shut the broker down cleanly, and release what it keeps while it is down.
 
-        A forked process leaves the broker to the process that has started it.
+        Does nothing in a forked process: the broker belongs to the process that has started it.
         """
         if self._is_forked:
             return
@@ -263,8 +263,8 @@ class EmbeddedBroker:
     ) -> None:
         """Move the clock forward, and return when everything that became due is done.
 
-        Without `internode_clock`, timeouts between nodes do not expire. `check` is called once per second; an
-        exception of it stops the clock where it is.
+        Without `internode_clock`, timeouts between nodes do not expire. `check` is called once per second of
+        real time. If it raises an exception, the clock stops at the time that it has reached.
         """
         if self._resumed is not None:
             raise RuntimeError("time cannot pass while hang() suspends the broker: call resume() first")

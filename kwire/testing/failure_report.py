@@ -20,7 +20,7 @@ from kwire.wire.plural import plural
 CALL_SECONDS: Final = 1.0
 """The timeout of each request for the state of a broker."""
 STATE_SECONDS: Final = 2.0
-"""The time in which topics and groups are read. A report may take the timeout of one request longer."""
+"""The time limit for reading topics and groups. A report may take the timeout of one request longer."""
 
 
 def report(
@@ -34,9 +34,10 @@ def report(
 ) -> Iterator[tuple[str, str]]:
     """Yield the titles and texts of the sections about a broker or cluster. Never raises.
 
-    `brokers` are its brokers, by the suffix of their sections. The sections are about the time since
-    `since_s`, in seconds since 1970. With `is_own`, they have all topics and groups, and else those that
-    the test has used, and `names`. With `expects_running`, a section says that a broker is not running.
+    `brokers` maps the suffix of section titles to the broker. The sections describe the time since
+    `since_s`, in seconds since 1970. With `is_own`, they have all topics and groups, otherwise only those
+    that the test has used, and those in `names`. With `expects_running`, a section reports that a broker is
+    not running.
     """
     for suffix, broker in brokers.items():
         for title, read in (
@@ -129,7 +130,7 @@ def _is_running(kafka: EmbeddedKafka) -> bool:
 
 
 def _client(kafka: EmbeddedKafka) -> Any:
-    """Return a client with a short timeout, which does not disturb the client of the test."""
+    """Return a client with a short timeout. It is not the client that the test uses."""
     from kwire.client.security import parse_security
     from kwire.testing.blocking_client import BlockingClient
 

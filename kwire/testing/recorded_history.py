@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 INTERNAL_TOPICS: Final = "__consumer_offsets", "__transaction_state"
 ISOLATION_LEVELS: Final = "a read_uncommitted consumer", "a read_committed consumer"
 SETTLE_SECONDS: Final = 2.0
-"""How long acknowledged records may take until a reader gets them: markers of transactions, failovers."""
+"""The longest wait until readers can get all acknowledged records, after failovers and transactions."""
 POLL_SECONDS: Final = 0.02
 NOT_WRITTEN: Final = frozenset(
     {
@@ -294,8 +294,8 @@ class _Observer:
     ) -> Sent | None:
         """Return the send that a record repeats, if it repeats one.
 
-        A client does not repeat a record after the end of its transaction. A program that does so sends it
-        anew, perhaps with the same sequence number if the broker has refused the first one.
+        A client does not repeat a record after the end of its transaction. If a program does, this is a
+        new send, perhaps with the same sequence number if the broker has refused the first one.
         """
         known = None if identity is None else self._by_identity.get(identity)
         if known is not None and known.transaction is transaction:

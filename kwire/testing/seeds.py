@@ -14,7 +14,7 @@ DEFAULT_SEEDS: Final = 10
 
 
 def marked_seeds(mark: pytest.Mark | None) -> Sequence[int]:
-    """Return the seeds of a simulated test's mark. The result is empty if they are invalid."""
+    """Return the seeds that a simulated test's mark sets. The result is empty if the mark is invalid."""
     marked = DEFAULT_SEEDS if mark is None else mark.kwargs.get("seeds", DEFAULT_SEEDS)
     if isinstance(marked, int):
         return range(marked)

@@ -1,7 +1,7 @@
 """The base of the wrappers of Kafka clients that `History.producer` and `History.consumer` return.
 
-A wrapper passes everything on to its client, and records some calls before or after. No client library is
-imported: the wrappers recognize the classes by name.
+A wrapper forwards all attributes and calls to its client, and records some calls before or after them. No
+client library is imported: the wrappers recognize the classes by name.
 """
 
 from __future__ import annotations

@@ -70,11 +70,11 @@ class WrappedProducer(WrappedClient):
                 sent.acknowledge(known, self._kwire_seen.now_s())
 
     def _kwire_has_acknowledgments(self, offset: int | None) -> bool:
-        """Return whether a successful send with this offset was acknowledged, which acks=0 excludes."""
+        """Return whether the broker has acknowledged a successful send. `offset` is the result."""
         return True
 
     def _kwire_fail(self, sent: Sent, code: object) -> None:
-        """Record an error. Only some errors exclude that the record is in the log."""
+        """Record an error. Only some errors mean that the record is not in the log."""
         with self._kwire_seen.lock:
             if code in FINAL_ERRORS:
                 sent.outcome = Outcome.REJECTED
@@ -135,7 +135,7 @@ class KafkaPythonProducer(_BlockingTransactions):
         return bool(self._kwire_inner.config.get("enable_idempotence"))
 
     def _kwire_has_acknowledgments(self, offset: int | None) -> bool:
-        return bool(self._kwire_inner.config.get("acks") != 0)  # kafka-python makes up offset 0
+        return bool(self._kwire_inner.config.get("acks") != 0)  # with acks=0, kafka-python returns offset 0
 
     def send(self, topic: str, value: Any = None, key: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Send a record."""
@@ -172,7 +172,8 @@ class ConfluentProducer(_BlockingTransactions):
         return True
 
     def _kwire_has_acknowledgments(self, offset: int | None) -> bool:
-        # confluent-kafka does not reveal acks=0. Its reports then have no offset, and few others have none.
+        # A producer of confluent-kafka has no attribute with its acks. With acks=0, its delivery reports have
+        # no offset; few other reports have none.
         return offset is not None and offset >= 0
 
     def produce(

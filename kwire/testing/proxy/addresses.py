@@ -1,8 +1,8 @@
 """The addresses of brokers in responses, and their replacement by addresses of the proxy.
 
-A structure with a host, a port and a broker id is the address of a broker, in any response. So responses of
-later APIs and versions are covered once `kwire.wire` declares them. Responses to controllers and about
-controllers are not changed: clients do not use their addresses.
+In every response, a structure with a host, a port and a broker id is the address of a broker. So the proxy
+supports later APIs and versions as soon as `kwire.wire` declares them. Responses to controllers and about
+controllers are not changed, because clients do not use the addresses in them.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The proxy has to decode responses with addresses of brokers, and requests that get an injected error. So an
 API that `kwire.wire` declares is offered in the versions that are both declared and supported by the cluster.
-Other APIs are offered as the cluster does, and their messages are forwarded unchanged, except the APIs of
-`UNDECLARED_APIS`: these are not offered.
+All other APIs are offered in the versions of the cluster, and their messages are forwarded unchanged. The
+APIs of `UNDECLARED_APIS` are not offered.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kwire.wire.registry import API_VERSIONS
 from kwire.wire.schema import Versions
 
 WITH_ANY_MIN_VERSION: Final = {ApiKey.PRODUCE}
-"""APIs whose lowest version is offered as the cluster does.
+"""APIs that are offered with the lowest version of the cluster, even if `kwire.wire` does not declare it.
 
 librdkafka takes a higher version of Produce for a broker without compression. KAFKA-18659.
 """
 MIN_SASL_HANDSHAKE: Final = 1
-"""After version 0, the tokens of the mechanism have no request header, so their end cannot be recognized."""
+"""After SaslHandshake 0, tokens follow without a request header, so the proxy cannot recognize their end."""
 
 
 def offered_versions(api_key: int) -> Versions | None:

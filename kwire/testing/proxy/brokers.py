@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kwire.broker.net.socket_server import SocketServer
 
 MAX_BROKERS: Final = 1_000
-"""The largest number of listeners, which bounds the descriptors that a cluster makes the proxy open."""
+"""The largest number of listeners. It limits the file descriptors that the proxy opens for a cluster."""
 
 
 class Brokers:

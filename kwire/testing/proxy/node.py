@@ -39,7 +39,7 @@ class ProxyNode:
     ) -> None:
         """Create the node and its server, without listeners.
 
-        The settings are those of the connections of clients, and of the connections to the cluster.
+        The settings are for the connections of clients, and for the connections to the cluster.
         """
         self.server = SocketServer(loop, self, server)
         self.brokers = Brokers(self.server)
@@ -66,7 +66,7 @@ class ProxyNode:
             upstream.close()
 
     def must_wait(self, channel: Channel, frame: memoryview) -> bool:
-        """Return False: a broker puts the requests of a connection in order itself."""
+        """Return False: the broker keeps the order of the requests of a connection."""
         return False
 
     def handle_frame(self, channel: Channel, frame: memoryview) -> None:

@@ -1,8 +1,8 @@
 """The responses of the cluster, with the changes that clients behind a proxy need.
 
 Most responses are forwarded without being decoded. A Produce or Fetch response is decoded if its version can
-contain addresses: the records stay views of the received bytes. If there is no address, which is the usual
-case, these bytes are forwarded. Addresses in the tagged fields at the end are replaced there, and the bytes
+contain addresses; its records are not copied. Usually it contains none, and the received bytes are forwarded.
+If all addresses are in the tagged fields at the end, only these are encoded again, and the received bytes
 before them are forwarded. So the time for a Fetch response depends on the number of its partitions, and not
 on its size.
 

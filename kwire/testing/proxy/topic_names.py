@@ -1,8 +1,8 @@
 """The names of the topics whose ids requests contain, for faults and recorded requests.
 
-A client gets topic ids from a response that contains the names, too, nearly always. If it has an id from
-elsewhere, the proxy sends a Metadata request on the client's own connection to the broker, with the rights
-of the client.
+Nearly always, a client gets topic ids from a response that also contains the names. If the proxy has not seen
+the name of a topic id, it sends a Metadata request on the client's own connection to the broker, with the
+rights of the client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_TOPIC_NAMES: Final = 100_000
 MAX_IDS_IN_LOOKUP: Final = 1_000
 
 LookUp = Callable[["Channel", Collection[Uuid], Callable[[Any], None]], None]
-"""Send a Metadata request for topic ids, and pass the response."""
+"""A function that sends a Metadata request for topic ids, and passes on the response."""
 
 
 class TopicNames:
