@@ -6,6 +6,7 @@ MkDocs calls these hooks while it builds (mkdocs.yml). Nothing is written into t
 from __future__ import annotations
 
 import importlib
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -34,8 +35,8 @@ CHANGES = {
     UpdateMode.PER_BROKER: "per broker",
     UpdateMode.CLUSTER_WIDE: "cluster-wide",
 }
-OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?!decisions/)[^)]*\)")
-"""A link from docs/ to a file of the repository outside docs/."""
+UPWARD = re.compile(r"\[([^\]]+)\]\((\.\./[^)]*)\)")
+"""A link to a file in a folder above that of the page."""
 
 KIP = re.compile(r"KIP-(\d+)")
 KIP_WITH_NOTE = re.compile(r"KIP-\d+(?: \([^)]*\))?")
@@ -65,11 +66,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Replace links to files outside docs/ with their text, since the site does not contain them."""
 
     def text_of(link: re.Match[str]) -> str:
-        target = link[0].rsplit("(", 1)[1]
-        is_kept = page.file.src_uri.startswith("decisions/") and not target.startswith("../../")
-        return link[0] if is_kept else f"`{link[1].strip('`').removeprefix('../')}`"
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), link[2]))
+        return f"`{link[1].strip('`').removeprefix('../')}`" if target.startswith("../") else link[0]
 
-    return OUTSIDE.sub(text_of, markdown)
+    return UPWARD.sub(text_of, markdown)
 
 
 def keys_page() -> str:
