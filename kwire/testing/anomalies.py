@@ -175,7 +175,7 @@ class _Checker:
             several = [
                 one
                 for one in without_record.get(record.value, ())
-                if one.is_for(partition) and _has_content(one, record)
+                if one.is_for(partition) and _is_written_by(one, record)
             ]
             if several:
                 sent = min(several, key=lambda one: one.is_rejected)  # the first one that is not rejected
@@ -183,7 +183,7 @@ class _Checker:
                 found[partition, offset] = sent
                 continue
             for one in self._by_value.get(record.value, ()):
-                if one.is_for(partition) and _has_content(one, record) and copies[one] + 1 < one.attempts:
+                if one.is_for(partition) and _is_written_by(one, record) and copies[one] + 1 < one.attempts:
                     copies[one] += 1
                     found[partition, offset] = one
                     break
@@ -426,6 +426,16 @@ class _Checker:
 
 def _has_content(sent: Sent, record: FinalRecord) -> bool:
     return sent.has_content(record.value, record.key, is_key_known=record.is_key_known)
+
+
+def _is_written_by(sent: Sent, record: FinalRecord) -> bool:
+    """Return whether a send, or a retry of it, may have written the record.
+
+    A retry has the timestamp of the send. A record with another timestamp was sent separately, perhaps before
+    the history began.
+    """
+    timestamps = {sent.timestamp_ms, record.timestamp_ms}
+    return _has_content(sent, record) and (None in timestamps or len(timestamps) == 1)
 
 
 def _has_sought(deliveries: list[Delivery], before: Commit, commit: Commit) -> bool:

@@ -164,13 +164,17 @@ class BlockingClient:
         partitions = self._cluster.retry(lambda: self._partitions(topic), 0)
         starts = _by_topic_partition(find_offsets(self._cluster, dict.fromkeys(partitions, EARLIEST)))
         resource = DescribeConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=["cleanup.policy"]
+            resource_type=TOPIC_RESOURCE,
+            resource_name=topic,
+            configuration_keys=["cleanup.policy", "message.timestamp.type"],
         )
         request = DescribeConfigsRequest(resources=[resource])
         [result] = self._cluster.retry(lambda: self._cluster.send(request, DescribeConfigsResponse)).results
         raise_for_code(result.error_code, result.error_message, f"topic {topic}")
-        is_compacted = any("compact" in (one.value or "") for one in result.configs)
-        return TopicContents(found, starts, is_compacted)
+        configs = {one.name: one.value or "" for one in result.configs}
+        is_compacted = "compact" in configs.get("cleanup.policy", "")
+        has_create_time = configs.get("message.timestamp.type") == "CreateTime"
+        return TopicContents(found, starts, is_compacted, has_create_time)
 
     def end_offsets(
         self, topic: str, *, committed: bool = False, topic_within_s: float | None = None

@@ -68,6 +68,8 @@ class Sent:
     attempts: int = ANY_NUMBER
     """How many copies of the record its client may have written."""
     acks: int = -1
+    timestamp_ms: int | None = None
+    """The timestamp that the client has set, if it is known."""
     sequence: object = None
     """The owner of the order of the producer's records: a thread, a connection, or producer id and epoch."""
     outcome: Outcome = Outcome.UNKNOWN
@@ -139,6 +141,8 @@ class FinalRecord(NamedTuple):
     value: bytes
     key: bytes | None = None
     is_key_known: bool = False
+    timestamp_ms: int | None = None
+    """The timestamp that the client has set, if it is known. LogAppendTime replaces it."""
 
 
 class Observations:

@@ -272,6 +272,7 @@ class _Observer:
                 if sent is None:
                     sent = self._new_send(exchange, connection, identity, content, at_s, transaction)
                     sent.acks = request.acks
+                    sent.timestamp_ms = None if header.has_log_append_time else record.timestamp
                 else:
                     sent.attempts += 1
                     if identity is None:
@@ -531,7 +532,10 @@ def _read_topic(seen: Observations, kafka: Kafka, topic: str) -> None:
             seen.final.pop(partition, None)
         for one in found.records:
             seen.final[one.topic, one.partition][one.offset] = FinalRecord(
-                one.value or b"", one.key, is_key_known=True
+                one.value or b"",
+                one.key,
+                is_key_known=True,
+                timestamp_ms=one.timestamp_ms if found.has_create_time else None,
             )
 
 

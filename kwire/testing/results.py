@@ -37,6 +37,8 @@ class TopicContents(NamedTuple):
     records: list[Record]
     log_starts: dict[TopicPartition, int]
     is_compacted: bool
+    has_create_time: bool
+    """Whether the records have the timestamps that the clients have set."""
 
 
 class Token(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from kwire.testing import Broker, Cluster, History, Kafka, Recorder
+from kwire.testing import Broker, Cluster, History, Kafka, Proxy, Recorder
 from kwire.testing.broker import Process
 from kwire.testing.history import Anomaly, AnomalyKind
 from kwire.wire.batch import build
@@ -87,7 +87,7 @@ def produce_with_aiokafka(broker: Broker, topic: str, *, is_idempotent: bool) ->
     run_async(program)
 
 
-def produce_with_confluent_kafka(broker: Broker, topic: str, *, is_idempotent: bool) -> None:
+def produce_with_confluent_kafka(broker: Broker | Proxy, topic: str, *, is_idempotent: bool) -> None:
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -465,6 +465,31 @@ def produce_with_confluent_kafka_before_and_after(cluster: Cluster, topic: str) 
             cluster.leader(topic).crash()
         producer.produce(topic, b"same")
         assert producer.flush(30) == 0
+
+
+# --- records from before the history
+
+
+@pytest.mark.parametrize("client", [produce_with_kafka_python, produce_with_confluent_kafka])
+def test_equal_records_from_before_the_history_are_no_duplicates(
+    broker: Broker, client: Callable[..., None]
+) -> None:
+    topic = broker.new_topic("orders")
+    client(broker, topic, is_idempotent=True)
+    broker.requests.clear()
+    fault = broker.faults.drop_response("Produce", topic=topic)
+    client(broker, topic, is_idempotent=True)
+    assert fault.hits == 1
+    assert kinds(broker.history()) == []
+
+
+def test_retry_to_a_topic_with_log_append_time_is_no_anomaly(broker: Broker) -> None:
+    topic = broker.new_topic("orders", config={"message.timestamp.type": "LogAppendTime"})
+    with Proxy(broker.bootstrap_servers) as proxy:
+        fault = proxy.faults.drop_response("Produce", topic=topic)
+        produce_with_confluent_kafka(proxy, topic, is_idempotent=True)
+        assert fault.hits == 1
+        assert kinds(proxy.history()) == []
 
 
 # --- limits
