@@ -81,6 +81,8 @@ class StateReader:
         yield f"{name}: {group.state}, {plural(len(group.members), 'member')}"
         yield from (f"  {line}" for line in _describe_members(group))
         committed = self._client.committed(name)
+        if not committed:
+            yield "  no committed offsets"
         for one in sorted(committed)[:MAX_PARTITIONS]:
             try:
                 end = find_offsets(self._cluster, {one: LATEST})[one]

@@ -95,6 +95,35 @@ def test_report_shows_faults_topics_and_groups_of_the_test(
     assert "of-another-test" not in sections
 
 
+def test_report_shows_that_a_group_has_no_committed_offsets(
+    pytester: pytest.Pytester, process: Process
+) -> None:
+    result = run(
+        pytester,
+        """
+        from kafka import KafkaConsumer
+
+        def test_failing(kwire_broker):
+            kwire_broker.produce("orders", "x")
+            servers = kwire_broker.bootstrap_servers
+            consumer = KafkaConsumer("orders", bootstrap_servers=servers, group_id="billing",
+                                     auto_offset_reset="earliest", enable_auto_commit=False)
+            next(consumer)
+            consumer.close()
+            assert kwire_broker.lag("billing", "orders") == 0
+        """,
+        process=process,
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*Captured kwire groups call*",
+            "billing: Empty, 0 members",
+            "  no committed offsets",
+        ]
+    )
+
+
 def test_report_of_a_broker_without_a_fixture_has_the_state_before_the_end_of_the_with_statement(
     pytester: pytest.Pytester, process: Process
 ) -> None:
