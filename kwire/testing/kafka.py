@@ -462,8 +462,13 @@ def _bytes(text: object) -> bytes | None:
         return text.encode()
     if text is None or isinstance(text, bytes):
         return text
+    hint = ""
+    if isinstance(text, list | tuple):
+        hint = ". Pass several values as separate arguments: produce(topic, *values)"
+    elif isinstance(text, dict):
+        hint = ". Serialize it first, for example with json.dumps"
     raise TypeError(
-        f"keys, values and headers are str, bytes or None, not {type(text).__name__}: {text!r:.100}"
+        f"keys, values and headers are str, bytes or None, not {type(text).__name__}: {text!r:.100}{hint}"
     )
 
 

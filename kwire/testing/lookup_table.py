@@ -31,7 +31,7 @@ class LookupTable(dict[K, V]):
 def describe_choice(known: Sequence[object]) -> str:
     """Return the end of a message about a wrong name: the names that exist."""
     if not known:
-        return "there are none"
+        return "none exists"
     left_off = len(known) - MAX_KEYS_SHOWN
     shown = ", ".join(
         [*map(_text, known[:MAX_KEYS_SHOWN]), *([f"or {left_off} more"] if left_off > 0 else [])]

@@ -56,6 +56,12 @@ def test_headers_accept_text_bytes_and_none(broker: Broker) -> None:
     number: Any = 3
     with pytest.raises(TypeError, match="keys, values and headers are str, bytes or None, not int: 3"):
         broker.produce(topic, "v", headers={"n": number})
+    several: Any = ["v", "w"]
+    with pytest.raises(TypeError, match=r"not list: \['v', 'w'\]. Pass several values as separate arguments"):
+        broker.produce(topic, several)
+    document: Any = {"id": 1}
+    with pytest.raises(TypeError, match=r"not dict: \{'id': 1\}. Serialize it first"):
+        broker.produce(topic, document)
 
 
 def test_records_are_read_from_a_partition_and_offset(broker: Broker) -> None:

@@ -87,7 +87,7 @@ BROKER_CALLS: list[tuple[type[BaseException], str, Callable[[Broker], object]]] 
     ),
     (
         LookupError,
-        "there is no committed offset of group billing for ('orders', 0): there are none",
+        "there is no committed offset of group billing for ('orders', 0): none exists",
         lambda b: b.committed("billing")["orders", 0],  # type: ignore[index]
     ),
     (
@@ -153,7 +153,7 @@ def test_cluster_that_is_not_running() -> None:
     check(RuntimeError, down, lambda: cluster.leader("orders"))
     check(RuntimeError, down, cluster.topics)
     check(RuntimeError, down, lambda: cluster.outages(seed=1))
-    check(LookupError, "there is no broker 1: there are none", lambda: cluster.brokers[1])
+    check(LookupError, "there is no broker 1: none exists", lambda: cluster.brokers[1])
     check(TypeError, "size is the number of brokers, not {'a': 1}", lambda: Cluster({"a": 1}))  # type: ignore[arg-type]
     simulated = SimulatedCluster(1)
     calls: list[Callable[[], object]] = [
