@@ -1,8 +1,7 @@
 """Client quotas of a node: produced and fetched bytes, and the time of requests. KIP-13, KIP-124, KIP-219.
 
 A request whose client exceeds a quota is handled, and then the connection is muted for the throttle time. A
-Fetch beyond its quota gets an empty response. Apache Kafka exempts the requests of other nodes, but not
-their connections.
+Fetch beyond its quota gets an empty response.
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ class NodeClientQuotas(ClientQuotas):
         self._produce, self._fetch, self._request = (
             QuotaUsage(QuotaLimits({}, key), self._rate) for key in KEYS
         )
-
         self._mutations = QuotaUsage(QuotaLimits({}, CONTROLLER_MUTATION_RATE), self._bucket)
 
     def _bucket(self) -> TokenBucket:
@@ -79,11 +77,9 @@ class NodeClientQuotas(ClientQuotas):
         self._known = image.quotas
         for usage, key in zip((self._produce, self._fetch, self._request), KEYS, strict=True):
             usage.limits = QuotaLimits(image.quotas, key)
-            if usage.limits:
-                self.is_enforced = True
         self._mutations.limits = QuotaLimits(image.quotas, CONTROLLER_MUTATION_RATE)
-        if self._mutations.limits:
-            self.is_enforced = True
+        all_usage = self._produce, self._fetch, self._request, self._mutations
+        self.is_enforced = any(usage.limits for usage in all_usage)
 
     def throttle_time_ms(self, context: CountedRequest, response: Message | None) -> int:
         """Record a request that is about to be completed. Return for how long to mute its connection, in ms.
@@ -142,9 +138,11 @@ class NodeClientQuotas(ClientQuotas):
 
     @staticmethod
     def _record(usage: QuotaUsage[SampledRate], context: CountedRequest, value: float, now_ms: int) -> int:
+        if not usage.limits:
+            return 0
         rate, limit = usage.find(context.principal.name, context.client_id, now_ms)
         rate.record(value, now_ms)
-        return 0 if limit is None else rate.throttle_time_ms(limit, now_ms)
+        return rate.throttle_time_ms(limit, now_ms)
 
     def _spent_percent_seconds(self, context: CountedRequest) -> float:
         """Return the time that the event loop has spent with a request, in hundredths of a second.

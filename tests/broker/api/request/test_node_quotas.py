@@ -52,6 +52,20 @@ def produce_bytes(node: NodeHarness, client: Any = None) -> int:
     return throttle_ms
 
 
+def test_rates_of_a_key_without_quotas_are_not_recorded(node: NodeHarness) -> None:
+    quotas = node.node.client_quotas
+    assert not quotas.is_enforced
+    set_quota(node, "request_percentage", 1e9, client_id="me")
+    assert quotas.is_enforced
+    for _ in range(3):
+        produce_bytes(node)
+    set_quota(node, "producer_byte_rate", 50, client_id="me")
+    assert produce_bytes(node) == 0, "the earlier records do not count"
+    set_quota(node, "producer_byte_rate", None, client_id="me")
+    set_quota(node, "request_percentage", None, client_id="me")
+    assert not quotas.is_enforced
+
+
 def fetch(session_id: int = 0, epoch: int = -1) -> FetchRequest:
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     topics = [] if epoch > 0 else [FetchTopic(topic="t", partitions=[partition])]
