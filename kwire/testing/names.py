@@ -10,6 +10,7 @@ ApiName = Literal[
     "AddPartitionsToTxn",
     "AddRaftVoter",
     "AllocateProducerIds",
+    "AlterClientQuotas",
     "AlterConfigs",
     "AlterPartition",
     "AlterPartitionReassignments",

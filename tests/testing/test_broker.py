@@ -15,13 +15,12 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from kwire.broker.config import ConfigError
 from kwire.broker.net.running_node import RunningNode
 from kwire.broker.node.node import Node
 from kwire.broker.storage.disk import StorageError
-from kwire.testing import Broker, wait_until
+from kwire.testing import Broker
 from kwire.testing.broker import Process
 from kwire.testing.embedded_broker import EmbeddedBroker
 from kwire.wire import registry
@@ -433,21 +432,3 @@ def test_forked_processes_use_the_broker_and_do_not_remove_its_data(process: Pro
     program = [sys.executable, "-c", FORKING_PROGRAM, process]
     ran = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
     assert (ran.stdout, ran.stderr) == ("[7, 7, 7]\n41\n", "")
-
-
-def test_dynamic_setting_that_asks_for_a_missing_protection_causes_a_warning(
-    process: Process, caplog: pytest.LogCaptureFixture
-) -> None:
-    def warnings() -> int:
-        found = [text for text in caplog.messages if text.endswith("ask: max.connection.creation.rate")]
-        return len(found)
-
-    with Broker(process=process) as broker:
-        assert not warnings()
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        change = ConfigEntry("max.connection.creation.rate", "7", incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[change])
-        admin.incremental_alter_configs([resource])[resource].result(10)
-        wait_until(lambda: warnings() == 1)
-        broker.restart()
-        wait_until(lambda: warnings() == 2)

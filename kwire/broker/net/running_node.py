@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from kwire import __version__
 from kwire.broker.api.request.supported_apis import ListenerRole
-from kwire.broker.config.protection import UNPROTECTED, unprotected_settings
 from kwire.broker.net.listeners import BindError, Listener, bind, own_host_name
 from kwire.broker.net.loop import Loop
 from kwire.broker.net.loop_events import LoopEvent, Wait
@@ -109,7 +108,6 @@ class RunningNode:
         A controller without the broker role has its controller listeners here.
         """
         self._config = config
-        self._unprotected: list[str] = []
         self._connections = connections = PeerConnections(loop, settings)
         loop.peers = self.peers = PeerLinks(
             loop,
@@ -156,7 +154,6 @@ class RunningNode:
                 lambda: self.server.update_quotas(read_socket_settings(config, tls))
             )
             self.node.metadata.publisher.subscribe(self.server.update_ip_quotas)
-            self.node.config_changed.append(self._report_missing_protection)
             self.node.start()
             self._listen(ListenerRole.CONTROLLER)
         except BaseException:
@@ -187,15 +184,6 @@ class RunningNode:
         server.change_listeners(config.running_listeners())
         self.node.config_changed.append(lambda: server.change_listeners(config.running_listeners()))
         self.ready.set()
-
-    def _report_missing_protection(self) -> None:
-        """Log a warning if dynamic settings ask for a protection that kwire lacks, once for each change."""
-        names = unprotected_settings({**self._config.cluster_wide, **self._config.per_broker})
-        if names != self._unprotected:
-            self._unprotected = names
-            if names:
-                fault = f"{UNPROTECTED}: {', '.join(names)}"
-                self.loop.logger("kwire.config").warning("%s", fault)
 
     def set_bootstrap(self) -> None:
         """Set `bootstrap` to the current addresses of the open listeners."""

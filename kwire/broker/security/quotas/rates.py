@@ -7,19 +7,19 @@ times are in ms since an arbitrary moment, which must not be later than the firs
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
 MS_PER_SECOND: Final = 1000
 
 
-@dataclass
 class _Sample:
     """The values of one window."""
 
-    start_ms: int
-    last_ms: int
-    total: float = 0.0
+    __slots__ = ("last_ms", "start_ms", "total")
+
+    def __init__(self, start_ms: int) -> None:
+        self.start_ms = self.last_ms = start_ms
+        self.total = 0.0
 
 
 class SampledRate:
@@ -38,7 +38,7 @@ class SampledRate:
         """Add a value. A negative value takes back an earlier one."""
         samples = self._samples
         if not samples or now_ms - samples[-1].start_ms >= self._window_ms:
-            samples.append(_Sample(now_ms, now_ms))
+            samples.append(_Sample(now_ms))
         samples[-1].total += value
         samples[-1].last_ms = now_ms
 
